@@ -1,0 +1,13 @@
+"""Names that the examples in docstrings use, and a fixed seed for them."""
+
+import pytest
+import torch
+
+import linearizer as lz
+
+
+@pytest.fixture(autouse=True)
+def names_of_the_examples(doctest_namespace):
+    torch.manual_seed(0)
+    doctest_namespace.update(vars(lz.bijections), **vars(lz.operators), torch=torch, lz=lz)
+    doctest_namespace.update(Space=lz.Space, Linearizer=lz.Linearizer)

@@ -1,0 +1,24 @@
+"""Invertible networks g: the contract, its layers, ready-made stacks, and wrappers of peers'."""
+
+from .base import Bijection, Chain, Flatten
+from .coupling import AdditiveCoupling, AffineCoupling
+from .mixing import ActNorm, Conv1x1, InvertibleLinear
+from .reshape import PixelShuffle, SpatialSplit2x2, Squeeze
+from .stacks import glow, mlp, revnet
+
+__all__ = [
+    "ActNorm",
+    "AdditiveCoupling",
+    "AffineCoupling",
+    "Bijection",
+    "Chain",
+    "Conv1x1",
+    "Flatten",
+    "InvertibleLinear",
+    "PixelShuffle",
+    "SpatialSplit2x2",
+    "Squeeze",
+    "glow",
+    "mlp",
+    "revnet",
+]

@@ -1,0 +1,133 @@
+r"""Couplings: half of the channels is transformed by a network of the other half."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+from ..nets import refuse_mode_dependent
+from .base import Bijection
+
+__all__ = ["AdditiveCoupling", "AffineCoupling"]
+
+
+class _Coupling(Bijection):
+    """What both couplings share: the split, and a conditioner checked once, at construction."""
+
+    parts: int  # tensors that the conditioner gives for each transformed channel
+
+    def __init__(
+        self, shape: tuple[int, ...], conditioner: nn.Module, transform: str = "first"
+    ) -> None:
+        super().__init__(shape)
+        name = type(self).__name__
+        if transform not in ("first", "second"):
+            raise ValueError(f'{name}: expected transform "first" or "second", got {transform!r}.')
+        channels = self.shape[0]
+        if channels < 2 or (len(self.shape) > 1 and channels % 2):
+            raise ValueError(
+                f"{name}: expected an even number of channels to split, got {channels}. "
+                "Put a Squeeze before it (or use glow, which does so)."
+            )
+        self.cut = channels // 2
+        self.transform = transform
+        refuse_mode_dependent(conditioner, name)
+        self.conditioner = conditioner
+        self._try(name)
+
+    def _try(self, name: str) -> None:
+        inputs, outputs = self.cut, self.shape[0] - self.cut
+        if self.transform == "first":
+            inputs, outputs = outputs, inputs
+        expected = (2, self.parts * outputs, *self.shape[1:])
+        like = next(self.conditioner.parameters(), torch.zeros(()))
+        with torch.no_grad():
+            got = self.conditioner(like.new_zeros(2, inputs, *self.shape[1:]))
+        if tuple(got.shape) != expected:
+            raise ValueError(
+                f"{name}: the conditioner must take (batch, {inputs}, …) to (batch, "
+                f"{expected[1]}, …), here {expected}, but it gives {tuple(got.shape)}."
+            )
+
+    def _halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        """The half that changes, and the half that conditions it."""
+        first, second = x[:, : self.cut], x[:, self.cut :]
+        return (first, second) if self.transform == "first" else (second, first)
+
+    def _join(self, changed: Tensor, kept: Tensor) -> Tensor:
+        pair = (changed, kept) if self.transform == "first" else (kept, changed)
+        return torch.cat(pair, 1)
+
+
+class AdditiveCoupling(_Coupling):
+    r"""z₁ = x₁ + F(x₂), z₂ = x₂; volume preserving, and its inverse is exact.
+
+    Arguments:
+        shape: (C, H, W) with even C, or (dim,).
+        conditioner: F, from the channels of one half to those of the other.
+        transform: Which half changes, "first" or "second".
+    """
+
+    parts = 1
+
+    def forward(self, x: Tensor) -> Tensor:
+        changed, kept = self._halves(x)
+        return self._join(changed + self.conditioner(kept).to(x.dtype), kept)
+
+    def inverse(self, z: Tensor) -> Tensor:
+        changed, kept = self._halves(z)
+        return self._join(changed - self.conditioner(kept).to(z.dtype), kept)
+
+    def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.forward(x), x.new_zeros(x.shape[0])
+
+
+class AffineCoupling(_Coupling):
+    r"""z₁ = x₁ · s(x₂) + t(x₂), z₂ = x₂, with log s = c·tanh(raw/c).
+
+    The soft clamp bounds every scale in [e^−c, e^c]. Under autocast only the conditioner runs in
+    low precision, the same both ways; this arithmetic keeps the dtype of x.
+
+    Paper: appendix G.1 and G.4 (diffusion and style).
+
+    Arguments:
+        shape: (C, H, W) with even C, or (dim,).
+        conditioner: From the channels of one half to twice those of the other: shift and raw.
+        transform: Which half changes, "first" or "second".
+        max_log_scale: The bound c.
+    """
+
+    parts = 2
+
+    def __init__(
+        self,
+        shape: tuple[int, ...],
+        conditioner: nn.Module,
+        transform: str = "first",
+        max_log_scale: float = 1.0,
+    ) -> None:
+        super().__init__(shape, conditioner, transform)
+        if not max_log_scale > 0:
+            raise ValueError(f"AffineCoupling: expected max_log_scale > 0, got {max_log_scale}.")
+        self.max_log_scale = float(max_log_scale)
+
+    def _shift_and_log_scale(self, kept: Tensor) -> tuple[Tensor, Tensor]:
+        shift, raw = self.conditioner(kept).to(kept.dtype).chunk(2, 1)
+        c = self.max_log_scale
+        return shift, c * torch.tanh(raw / c)
+
+    def forward(self, x: Tensor) -> Tensor:
+        changed, kept = self._halves(x)
+        shift, log_scale = self._shift_and_log_scale(kept)
+        return self._join(torch.addcmul(shift, changed, log_scale.exp()), kept)
+
+    def inverse(self, z: Tensor) -> Tensor:
+        changed, kept = self._halves(z)
+        shift, log_scale = self._shift_and_log_scale(kept)
+        return self._join((changed - shift) * torch.exp(-log_scale), kept)
+
+    def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        changed, kept = self._halves(x)
+        shift, log_scale = self._shift_and_log_scale(kept)
+        z = self._join(torch.addcmul(shift, changed, log_scale.exp()), kept)
+        return z, log_scale.flatten(1).sum(1)

@@ -1,0 +1,155 @@
+r"""Ready-made g: the paper's two image stacks, and one for vectors."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from torch import nn
+
+from ..nets import MLP, Bottleneck, ResidualConv
+from .base import Bijection, Chain, Flatten
+from .coupling import AdditiveCoupling, AffineCoupling
+from .mixing import ActNorm, InvertibleLinear
+from .reshape import PixelShuffle, SpatialSplit2x2, Squeeze
+
+__all__ = ["glow", "mlp", "revnet"]
+
+#: (input channels, output channels) ↦ network
+Conditioner = Callable[[int, int], nn.Module]
+
+
+def glow(
+    shape: tuple[int, int, int],
+    blocks: int = 6,
+    hidden: int = 16,
+    conditioner: Conditioner | None = None,
+    max_log_scale: float = 1.0,
+    save_memory: bool = False,
+) -> Chain:
+    r"""The paper's diffusion and style stack on images.
+
+    Each block: ActNorm → affine coupling (x₁ | x₂) → affine coupling (x₂ | y₁) → invertible 1×1.
+    An odd number of channels is squeezed to 4C first, and unsqueezed at the end, so that
+    coordinates keep the order of pixels.
+
+    Paper: appendix G.1.
+
+    Arguments:
+        shape: (C, H, W); even H and W where C is odd.
+        blocks: How many.
+        hidden: Channels of the default conditioner, ``nets.ResidualConv``.
+        conditioner: Builds another one from (input channels, output channels).
+        max_log_scale: Bound of the couplings' log-scales.
+        save_memory: Activation memory constant in depth (see :class:`Chain`).
+
+    Example:
+        >>> g = glow((1, 8, 8), blocks=2)
+        >>> x = torch.rand(4, 1, 8, 8)
+        >>> torch.allclose(g.inverse(g(x)), x, atol=1e-5)
+        True
+    """
+    _positive("glow", blocks=blocks, hidden=hidden)
+    net = conditioner or (lambda inputs, outputs: ResidualConv(inputs, outputs, hidden))
+    if len(shape) != 3:
+        raise ValueError(f"glow: expected an image shape (C, H, W), got {tuple(shape)}.")
+    start: list[Bijection] = [Squeeze(shape)] if shape[0] % 2 else []
+    inside = start[0].out_shape if start else tuple(shape)
+    half = inside[0] // 2
+    body = [
+        Chain(
+            ActNorm(inside),
+            AffineCoupling(inside, net(half, 2 * half), "first", max_log_scale),
+            AffineCoupling(inside, net(half, 2 * half), "second", max_log_scale),
+            InvertibleLinear(inside),
+        )
+        for _ in range(blocks)
+    ]
+    end: list[Bijection] = [PixelShuffle(inside)] if start else []
+    return Chain(*start, *body, *end, Flatten(shape), save_memory=save_memory)
+
+
+def revnet(
+    shape: tuple[int, int, int],
+    blocks: int = 6,
+    conditioner: Conditioner | None = None,
+    save_memory: bool = False,
+) -> Chain:
+    r"""The paper's projector stack on images: volume preserving, exactly invertible.
+
+    Each block: SpatialSplit2x2 → additive couplings with F and G → concat → PixelShuffle. Blocks
+    take different orders of the four positions in turn, so that all pixels meet.
+
+    Paper: appendix G.1 and G.4 (IGN).
+
+    Arguments:
+        shape: (C, H, W) with sides that divide by 4.
+        blocks: How many.
+        conditioner: Builds F and G; the paper's ``nets.Bottleneck`` by default.
+        save_memory: Activation memory constant in depth (see :class:`Chain`).
+    """
+    _positive("revnet", blocks=blocks)
+    if len(shape) != 3:
+        raise ValueError(f"revnet: expected an image shape (C, H, W), got {tuple(shape)}.")
+    size = (shape[1] // 2, shape[2] // 2)
+    net = conditioner or (lambda inputs, outputs: Bottleneck(inputs, size))
+    orders = [(0, 3, 1, 2), (0, 1, 2, 3), (0, 2, 1, 3)]
+    body = []
+    for i in range(blocks):
+        split = SpatialSplit2x2(shape, orders[i % len(orders)])
+        inside, half = split.out_shape, split.out_shape[0] // 2
+        body.append(
+            Chain(
+                split,
+                AdditiveCoupling(inside, net(half, half), "first"),
+                AdditiveCoupling(inside, net(half, half), "second"),
+                PixelShuffle(inside),
+            )
+        )
+    return Chain(*body, Flatten(shape), save_memory=save_memory)
+
+
+def mlp(
+    dim: int,
+    blocks: int = 6,
+    hidden: int = 128,
+    conditioner: Conditioner | None = None,
+    max_log_scale: float = 1.0,
+    save_memory: bool = False,
+) -> Chain:
+    r"""The stack for vectors: ActNorm → coupling (x₁ | x₂) → coupling (x₂ | y₁) → mixing.
+
+    Arguments:
+        dim: Length of the vectors, at least 2.
+        blocks: How many.
+        hidden: Width of the default conditioner, ``nets.MLP``.
+        conditioner: Builds another one from (inputs, outputs).
+        max_log_scale: Bound of the couplings' log-scales.
+        save_memory: Activation memory constant in depth (see :class:`Chain`).
+
+    Example:
+        >>> g = mlp(3, blocks=2)
+        >>> x = torch.randn(5, 3)
+        >>> torch.allclose(g.inverse(g(x)), x, atol=1e-5)
+        True
+    """
+    _positive("mlp", blocks=blocks, hidden=hidden)
+    if dim < 2:
+        raise ValueError(f"mlp: expected dim ≥ 2, got {dim}: a coupling needs two halves.")
+    net = conditioner or (lambda inputs, outputs: MLP(inputs, outputs, hidden))
+    one, two = dim // 2, dim - dim // 2
+    body = [
+        Chain(
+            ActNorm((dim,)),
+            AffineCoupling((dim,), net(two, 2 * one), "first", max_log_scale),
+            AffineCoupling((dim,), net(one, 2 * two), "second", max_log_scale),
+            InvertibleLinear((dim,)),
+        )
+        for _ in range(blocks)
+    ]
+    return Chain(*body, save_memory=save_memory)
+
+
+def _positive(where: str, **counts: int) -> None:
+    for name, value in counts.items():
+        if not isinstance(value, int) or value < 1:
+            raise ValueError(f"{where}: expected {name} to be a whole number ≥ 1, got {value!r}.")

@@ -1,0 +1,179 @@
+r"""Conditioners: the networks inside couplings. Any module will do that is the same function in
+training and evaluation; these are the ones that the ready-made stacks use."""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+__all__ = ["MLP", "Bottleneck", "ResidualConv", "UNet", "refuse_mode_dependent"]
+
+
+class MLP(nn.Module):
+    r"""Vectors to vectors: ``depth`` hidden layers of width ``hidden``, SiLU between them.
+
+    The last layer starts at zero, so that a coupling starts as the identity.
+    """
+
+    def __init__(self, inputs: int, outputs: int, hidden: int = 128, depth: int = 2) -> None:
+        super().__init__()
+        layers: list[nn.Module] = []
+        for i in range(depth):
+            layers += [nn.Linear(inputs if i == 0 else hidden, hidden), nn.SiLU()]
+        self.layers = nn.Sequential(*layers, _zeroed(nn.Linear(hidden, outputs)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class ResidualConv(nn.Module):
+    r"""The paper's tiny conditioner: GroupNorm → 3×3 → SiLU, two residual blocks, 3×3.
+
+    Paper: appendix G.4, the table of the affine-coupling conditioner; ``hidden=16`` is its
+    ``model_channels``.
+    """
+
+    def __init__(self, inputs: int, outputs: int, hidden: int = 16, blocks: int = 2) -> None:
+        super().__init__()
+        self.first = nn.Sequential(
+            nn.GroupNorm(1, inputs), nn.Conv2d(inputs, hidden, 3, padding=1), nn.SiLU()
+        )
+        self.blocks = nn.ModuleList(_residual(hidden) for _ in range(blocks))
+        self.last = _zeroed(nn.Conv2d(hidden, outputs, 3, padding=1))
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = self.first(x)
+        for block in self.blocks:
+            h = h + block(h)
+        return self.last(h)
+
+
+class UNet(nn.Module):
+    r"""A small U-Net: ``levels`` halvings of the image, residual blocks, skip connections.
+
+    Sizes that do not halve evenly are padded on the way down and cropped on the way up.
+    """
+
+    def __init__(self, inputs: int, outputs: int, hidden: int = 16, levels: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inputs, hidden, 3, padding=1)
+        self.down = nn.ModuleList(_residual(hidden) for _ in range(levels))
+        self.halve = nn.ModuleList(
+            nn.Conv2d(hidden, hidden, 3, stride=2, padding=1) for _ in range(levels)
+        )
+        self.middle = _residual(hidden)
+        self.merge = nn.ModuleList(nn.Conv2d(2 * hidden, hidden, 1) for _ in range(levels))
+        self.up = nn.ModuleList(_residual(hidden) for _ in range(levels))
+        self.last = nn.Sequential(
+            _norm(hidden), nn.SiLU(), _zeroed(nn.Conv2d(hidden, outputs, 3, padding=1))
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        h, skips = self.first(x), []
+        for block, halve in zip(self.down, self.halve, strict=True):
+            h = h + block(h)
+            skips.append(h)
+            h = halve(h)
+        h = h + self.middle(h)
+        for merge, block in zip(self.merge, self.up, strict=True):
+            skip = skips.pop()
+            h = F.interpolate(h, scale_factor=2.0, mode="nearest")
+            h = merge(torch.cat([h[..., : skip.shape[-2], : skip.shape[-1]], skip], 1))
+            h = h + block(h)
+        return self.last(h)
+
+
+class Bottleneck(nn.Module):
+    r"""The paper's F and G of the projector: 4×4 convolutions of stride 2 down to 1×1 and back.
+
+    Channels grow fourfold at each halving (2 → 8 → 32 → 128 → 512 on a 16×16 stream) and shrink on
+    the way back; SiLU between layers, tanh at the end. On a 2×2 map a 4×4 convolution of stride 2
+    and padding 1 touches only its inner 2×2 taps, which is a Linear layer: it is written as one.
+
+    Paper: appendix G.4, the table of the additive-coupling CNN.
+
+    Arguments:
+        channels: Channels in and out.
+        size: Height and width of the map.
+        halvings: At most this many; fewer where the size is odd before.
+        growth: Factor on the channels at each halving.
+    """
+
+    def __init__(
+        self, channels: int, size: tuple[int, int], halvings: int = 4, growth: int = 4
+    ) -> None:
+        super().__init__()
+        sizes, widths = [size], [channels]
+        while len(widths) <= halvings and sizes[-1][0] % 2 == 0 and sizes[-1][1] % 2 == 0:
+            sizes.append((sizes[-1][0] // 2, sizes[-1][1] // 2))
+            widths.append(widths[-1] * growth)
+        if len(widths) == 1:
+            raise ValueError(
+                f"Bottleneck: expected an even map to halve, got {size[0]}×{size[1]}. "
+                "Pad the image so that its sides divide by 4."
+            )
+        layers: list[nn.Module] = []
+        pairs = list(zip(widths, widths[1:], sizes, strict=False))
+        for small, large, here in pairs:
+            layers += [_halve(small, large, here), nn.SiLU()]
+        for small, large, here in reversed(pairs):
+            layers += [_double(large, small, here), nn.SiLU()]
+        layers[-1] = nn.Tanh()
+        self.layers = nn.Sequential(*layers)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+def _halve(inputs: int, outputs: int, size: tuple[int, int]) -> nn.Module:
+    if size == (2, 2):
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(4 * inputs, outputs), nn.Unflatten(1, (outputs, 1, 1))
+        )
+    return nn.Conv2d(inputs, outputs, 4, stride=2, padding=1)
+
+
+def _double(inputs: int, outputs: int, size: tuple[int, int]) -> nn.Module:
+    if size == (2, 2):
+        return nn.Sequential(
+            nn.Flatten(), nn.Linear(inputs, 4 * outputs), nn.Unflatten(1, (outputs, 2, 2))
+        )
+    return nn.ConvTranspose2d(inputs, outputs, 4, stride=2, padding=1)
+
+
+def _norm(channels: int) -> nn.GroupNorm:
+    return nn.GroupNorm(4 if channels % 4 == 0 else 1, channels)
+
+
+def _residual(channels: int) -> nn.Sequential:
+    return nn.Sequential(_norm(channels), nn.Conv2d(channels, channels, 3, padding=1), nn.SiLU())
+
+
+def _zeroed(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
+    nn.init.zeros_(layer.weight)
+    if layer.bias is not None:
+        nn.init.zeros_(layer.bias)
+    return layer
+
+
+_MODE_DEPENDENT = (
+    nn.modules.batchnorm._BatchNorm,
+    nn.modules.dropout._DropoutNd,
+    nn.RReLU,
+)
+
+
+def refuse_mode_dependent(net: nn.Module, where: str) -> None:
+    """Raise if a network differs between training and evaluation, or from call to call.
+
+    g and g⁻¹ must meet the same function, so dropout, batch norm and running statistics are out.
+    """
+    for name, module in net.named_modules():
+        running = isinstance(module, nn.modules.instancenorm._InstanceNorm)
+        if isinstance(module, _MODE_DEPENDENT) or (running and module.track_running_stats):
+            raise ValueError(
+                f"{where}: the network holds {type(module).__name__} at {name or 'its root'!r}, "
+                "which is not one fixed function, so g and its inverse would disagree. "
+                "Use GroupNorm or LayerNorm, and no dropout."
+            )

@@ -1,0 +1,217 @@
+r"""Depthwise convolutions, exact in Fourier space where they wrap around."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .base import SVD, Eig, Operator
+from .matrices import (
+    batch_of,
+    complex,
+    count,
+    finite,
+    fix_signs,
+    hold,
+    middle,
+    nonsingular,
+    peak,
+    phases,
+    reciprocal,
+    scalar,
+    shaped,
+    spectral_power,
+)
+
+
+class Convolution(Operator):
+    r"""Depthwise convolution of an image: (Az)[c, i] = Σ_j k[c, j] z[c, i + j − origin].
+
+    ``padding="circular"`` wraps around: A is then diagonal in Fourier space, and products, powers,
+    pseudo-inverse, exponential, SVD and eigenvectors are exact there. ``padding="zero"`` is the
+    usual 'same' convolution of neural networks; transpose and sums keep the structure, products do
+    not (at the border they are no convolutions).
+
+    Paper: appendix G.3 (the 4 × 4 kernel of a style).
+
+    Arguments:
+        kernel: (C, kh, kw), or (batch, C, kh, kw).
+        shape: The image, (C, H, W); coordinates are (batch, C·H·W).
+        padding: "circular" or "zero".
+        origin: The tap that stands over the pixel itself; PyTorch's 'same' by default.
+
+    Example:
+        >>> A = Convolution(torch.tensor([[[0.0, 1.0]]]), (1, 1, 3))   # shift by one pixel
+        >>> z = torch.tensor([[1.0, 2.0, 3.0]])
+        >>> torch.allclose((A**3)(z), z, atol=1e-6)
+        True
+    """
+
+    kernel: Tensor
+
+    def __init__(
+        self,
+        kernel: Tensor,
+        shape: tuple[int, int, int],
+        padding: str = "circular",
+        origin: tuple[int, int] | None = None,
+    ) -> None:
+        super().__init__()
+        shaped(self, "kernel", kernel, 3)
+        if padding not in ("circular", "zero"):
+            raise ValueError(
+                f'Convolution: expected padding "circular" or "zero", got {padding!r}.'
+            )
+        if len(shape) != 3 or kernel.shape[-3] != shape[0]:
+            raise ValueError(
+                f"Convolution: expected a kernel (C, kh, kw) for an image (C, H, W), got a kernel "
+                f"{tuple(kernel.shape)} for {tuple(shape)}. It is depthwise: one filter a channel."
+            )
+        kh, kw = kernel.shape[-2:]
+        self.image = (int(shape[0]), int(shape[1]), int(shape[2]))
+        self.padding = padding
+        self.origin = ((kh - 1) // 2, (kw - 1) // 2) if origin is None else origin
+        if not (0 <= self.origin[0] < kh and 0 <= self.origin[1] < kw):
+            raise ValueError(f"Convolution: origin {self.origin} is outside the {kh}×{kw} kernel.")
+        hold(self, "kernel", kernel)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        C, H, W = self.image
+        return C * H * W, C * H * W
+
+    @property
+    def batch(self) -> int | None:
+        return batch_of((self.kernel, 3))
+
+    @property
+    def T(self) -> Convolution:
+        kh, kw = self.kernel.shape[-2:]
+        origin = (kh - 1 - self.origin[0], kw - 1 - self.origin[1])
+        return Convolution(self.kernel.flip(-2, -1), self.image, self.padding, origin)
+
+    def forward(self, z: Tensor) -> Tensor:
+        image = z.unflatten(-1, self.image)
+        if self.padding == "circular":
+            multiplier = middle(self._multiplier(), image, 3)
+            out = torch.fft.irfft2(multiplier * torch.fft.rfft2(image), s=self.image[1:])
+        else:
+            out = self._correlate(image)
+        return out.flatten(-3)
+
+    def _correlate(self, image: Tensor) -> Tensor:
+        (kh, kw), (oh, ow) = self.kernel.shape[-2:], self.origin
+        lead, (C, H, W) = image.shape[:-3], self.image
+        stack = image if self.batch is None else image.movedim(0, -4)
+        channels = C * (self.batch or 1)
+        stack = F.pad(stack.reshape(-1, channels, H, W), (ow, kw - 1 - ow, oh, kh - 1 - oh))
+        out = F.conv2d(stack, self.kernel.reshape(channels, 1, kh, kw), groups=channels)
+        if self.batch is not None:
+            out = out.reshape(*lead[1:], self.batch, C, H, W).movedim(-4, 0)
+        return out.reshape(*lead, C, H, W)
+
+    def _multiplier(self, half: bool = True) -> Tensor:
+        r"""k̂(f) = Σ_j k[j] e^{2πi f·(j − origin)/N}, (..., C, H, W//2 + 1) or all frequencies."""
+        _, H, W = self.image
+        rows = phases(H, H, self.kernel.shape[-2], self.origin[0], self.kernel)
+        frequencies = W // 2 + 1 if half else W
+        columns = phases(frequencies, W, self.kernel.shape[-1], self.origin[1], self.kernel)
+        return rows @ complex(self.kernel) @ columns.mT
+
+    def _from_multiplier(self, multiplier: Tensor) -> Convolution:
+        kernel = torch.fft.irfft2(multiplier.conj(), s=self.image[1:])
+        return Convolution(kernel, self.image, "circular", (0, 0))
+
+    def _in_fourier(self, function: Callable[[Tensor], Tensor]) -> Convolution:
+        return self._from_multiplier(function(self._multiplier()))
+
+    def scale(self, c: float | Tensor) -> Convolution:
+        kernel = scalar(c, self, 3) * self.kernel
+        return Convolution(kernel, self.image, self.padding, self.origin)
+
+    def _integer_power(self, p: int) -> Operator:
+        if self.padding == "zero":
+            return super()._integer_power(p)
+        return self._in_fourier(lambda m: m**p)
+
+    def _fractional_power(self, p: float) -> Operator:
+        if self.padding == "zero":
+            return super()._fractional_power(p)
+        return self._from_multiplier(
+            spectral_power(self._multiplier(half=False), p, self)[..., : self.image[2] // 2 + 1]
+        )
+
+    def exp(self, t: float | Tensor = 1.0) -> Operator:
+        if self.padding == "zero":
+            return super().exp(t)
+        c = scalar(t, self, 3)
+        return self._in_fourier(lambda m: torch.exp(c * m))
+
+    def inverse(self) -> Operator:
+        if self.padding == "zero":
+            return super().inverse()
+        nonsingular(self._multiplier().flatten(-3), self)
+        return self._in_fourier(torch.reciprocal)
+
+    def pinv(self, rtol: float | None = None) -> Operator:
+        if self.padding == "zero":
+            return super().pinv(rtol)
+        m = finite(self._multiplier(), "pinv")
+        return self._from_multiplier(reciprocal(m.flatten(-3), self._rtol(rtol)).view_as(m))
+
+    def rank(self, rtol: float | None = None) -> int | Tensor:
+        if self.padding == "zero":
+            return super().rank(rtol)
+        m = finite(self._multiplier(half=False), "rank").abs().flatten(-3)
+        return self._number((m > self._rtol(rtol) * peak(m)).sum(-1))
+
+    def svd(self, k: int | None = None) -> SVD:
+        if self.padding == "zero" or self.batch is not None:
+            return super().svd(k)
+        m, order, phase, twin = self._modes(k, "svd")
+        # A pair of opposite frequencies spans a plane: cos for the first, sin for its twin.
+        alone, second = twin == order, twin < order
+        m = torch.where(second, m.conj(), m)
+        phase = torch.where(second, -phase, phase)
+        turn = torch.where(alone, torch.where(m.real < 0, torch.pi, 0.0).to(phase), m.angle())
+        height = torch.where(alone, 1.0, 2.0).to(phase).sqrt()
+        U, V = (
+            self._place(height * torch.where(second, torch.sin(angle), torch.cos(angle)), order)
+            for angle in (phase + turn, phase)
+        )
+        return fix_signs(SVD(U, m.abs(), V))
+
+    def eig(self, k: int | None = None) -> Eig:
+        if self.padding == "zero" or self.batch is not None:
+            return super().eig(k)
+        m, order, phase, _ = self._modes(k, "eig")
+        return Eig(m, self._place(torch.polar(torch.ones_like(phase), phase), order))
+
+    def _modes(self, k: int | None, what: str) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+        """Multipliers of the k largest modes, their flat indices, phases (H·W, k) and twins."""
+        C, H, W = self.image
+        k = min(count(k) or C * H * W, C * H * W)
+        self._guard((C * H * W, k), what, hint=f"Ask for the leading ones: .{what}(k).")
+        m = finite(self._multiplier(half=False), what).flatten()
+        # Equal magnitudes differ by rounding; compare them to twelve digits so that twins stay.
+        size = m.abs()
+        order = (
+            (size / peak(size))
+            .nan_to_num()
+            .round(decimals=12)
+            .argsort(descending=True, stable=True)[:k]
+        )
+        channel, fh, fw = order // (H * W), order // W % H, order % W
+        twin = channel * H * W + (-fh) % H * W + (-fw) % W
+        at = torch.arange(H * W, device=self.device)[:, None]
+        turns = (at // W * fh % H).to(self.dtype) / H + (at % W * fw % W).to(self.dtype) / W
+        return m[order], order, 2 * torch.pi * turns, twin
+
+    def _place(self, waves: Tensor, order: Tensor) -> Tensor:
+        """Waves (H·W, k) put into their own channel, unit length: (C·H·W, k)."""
+        C, H, W = self.image
+        own = F.one_hot(order // (H * W), C).to(waves.dtype).mT  # (C, k)
+        return (own[:, None, :] * waves / (H * W) ** 0.5).flatten(0, 1)

@@ -1,0 +1,351 @@
+r"""Identity, low rank, and their sum: cores that never make an n × n matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .base import DENSE_LIMIT, SVD, Eig, Operator
+from .matrices import (
+    batch_of,
+    cat,
+    complex,
+    compress_factors,
+    count,
+    eye_like,
+    finite,
+    fix_signs,
+    hold,
+    hold_factors,
+    matrix_eig,
+    matrix_inverse,
+    matrix_pinv,
+    matrix_power,
+    matrix_svd,
+    middle,
+    peak,
+    phi1,
+    pick,
+    real_power,
+    rows,
+    safe,
+    scalar,
+    shaped,
+    singular,
+    top,
+)
+
+
+class Identity(Operator):
+    r"""I z = z.
+
+    Example:
+        >>> A = Identity(3) * 2.0
+        >>> A(torch.ones(1, 3))
+        tensor([[2., 2., 2.]])
+    """
+
+    like: Tensor
+
+    def __init__(
+        self, n: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
+    ) -> None:
+        super().__init__()
+        self.n = n
+        # An empty tensor remembers dtype and device through .to().
+        self.register_buffer("like", torch.empty(0, dtype=dtype, device=device), persistent=False)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.n, self.n
+
+    @property
+    def T(self) -> Identity:
+        return self
+
+    def forward(self, z: Tensor) -> Tensor:
+        return z
+
+    def scale(self, c: float | Tensor) -> ScaledIdentityPlusLowRank:
+        none = self.like.new_zeros(self.n, 0)
+        return ScaledIdentityPlusLowRank(scalar(c, self, 0), none, none)
+
+    def __pow__(self, p: float) -> Identity:
+        return self
+
+    def exp(self, t: float | Tensor = 1.0) -> Operator:
+        return self.scale(torch.exp(scalar(t, self, 0)))
+
+    def inverse(self) -> Identity:
+        return self
+
+    def pinv(self, rtol: float | None = None) -> Identity:
+        return self
+
+    def svd(self, k: int | None = None) -> SVD:
+        return self.scale(1.0).svd(k)
+
+    def eig(self, k: int | None = None) -> Eig:
+        return self.scale(1.0).eig(k)
+
+    def rank(self, rtol: float | None = None) -> int:
+        return self.n
+
+
+class LowRank(Operator):
+    r"""A = U Vᵀ with U (m, r) and V (n, r): never anything m × n.
+
+    Paper: appendix G.3 (the core of the flow, rank 16).
+
+    Example:
+        >>> A = LowRank(torch.ones(4, 1), torch.ones(3, 1))
+        >>> A.rank(), float(A.svd().S) ** 2
+        (1, 12.0...)
+    """
+
+    U: Tensor
+    V: Tensor
+
+    def __init__(self, U: Tensor, V: Tensor) -> None:
+        super().__init__()
+        hold_factors(self, U, V)
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.U.shape[-2], self.V.shape[-2]
+
+    @property
+    def batch(self) -> int | None:
+        return batch_of((self.U, 2), (self.V, 2))
+
+    @property
+    def T(self) -> LowRank:
+        return LowRank(self.V, self.U)
+
+    def forward(self, z: Tensor) -> Tensor:
+        return rows(rows(z, self.V), self.U.mT)
+
+    def dense(self, limit: int | None = DENSE_LIMIT) -> Tensor:
+        self._guard(self.shape, "dense", limit)
+        return self.U @ self.V.mT
+
+    def scale(self, c: float | Tensor) -> LowRank:
+        return LowRank(scalar(c, self, 2) * self.U, self.V)
+
+    def compress(self, rtol: float | None = None) -> LowRank:
+        """The same operator with the singular values ≤ rtol·σ_max dropped."""
+        return LowRank(*compress_factors(self.U, self.V, self._rtol(rtol)))
+
+    def _reduced(self) -> tuple[Tensor, Tensor, Tensor]:
+        """P, M, Q with A = P M Qᵀ, P and Q orthonormal columns, M small."""
+        P, R = torch.linalg.qr(finite(self.U, "LowRank"))
+        Q, L = torch.linalg.qr(finite(self.V, "LowRank"))
+        return P, R @ L.mT, Q
+
+    def _with_zero(self) -> ScaledIdentityPlusLowRank:
+        return ScaledIdentityPlusLowRank(self.U.new_zeros(()), self.U, self.V)
+
+    def _integer_power(self, p: int) -> LowRank:
+        return LowRank(self.U @ torch.linalg.matrix_power(self.V.mT @ self.U, p - 1), self.V)
+
+    def _fractional_power(self, p: float) -> LowRank:
+        A = self._with_zero()._fractional_power(p)
+        return LowRank(A.U, A.V)
+
+    def exp(self, t: float | Tensor = 1.0) -> ScaledIdentityPlusLowRank:
+        self._square("exp")
+        return self._with_zero().exp(t)
+
+    def pinv(self, rtol: float | None = None) -> LowRank:
+        P, M, Q = self._reduced()
+        return LowRank(Q @ matrix_pinv(M, self._rtol(rtol)), P)
+
+    def inverse(self) -> Operator:
+        n = self._square("inverse")
+        if self.U.shape[-1] < n:
+            raise singular(self)
+        return super().inverse()
+
+    def svd(self, k: int | None = None) -> SVD:
+        P, M, Q = self._reduced()
+        U, S, V = matrix_svd(M)
+        return top(fix_signs(SVD(P @ U, S, Q @ V)), count(k))
+
+    def eig(self, k: int | None = None) -> Eig:
+        self._square("eig")
+        return self._with_zero().eig(k)
+
+    def rank(self, rtol: float | None = None) -> int | Tensor:
+        S = torch.linalg.svdvals(self._reduced()[1])
+        return self._number((self._rtol(rtol) * peak(S) < S).sum(-1))
+
+
+class ScaledIdentityPlusLowRank(Operator):
+    r"""A = αI + U Vᵀ, closed under product, sum, transpose, inverse, power and exponential.
+
+    On the span of [U V], of dimension at most 2r, A is a small matrix M; on its complement A is α.
+    So every function of A is α-part plus a small one: nothing n × n is ever made.
+
+    Arguments:
+        alpha: The scale, a number or (batch,).
+        U, V: The factors, (n, r) or (batch, n, r).
+
+    Example:
+        >>> A = ScaledIdentityPlusLowRank(2.0, torch.ones(100_000, 1), torch.ones(100_000, 1))
+        >>> z = torch.ones(1, 100_000)
+        >>> torch.allclose((A @ A.inverse())(z), z)
+        True
+    """
+
+    alpha: Tensor
+    U: Tensor
+    V: Tensor
+
+    def __init__(self, alpha: float | Tensor, U: Tensor, V: Tensor) -> None:
+        super().__init__()
+        if not isinstance(alpha, Tensor):
+            alpha = U.new_tensor(alpha)
+        shaped(self, "alpha", alpha, 0)
+        hold(self, "alpha", alpha)
+        hold_factors(self, U, V)
+        self._square("αI + UVᵀ")
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        return self.U.shape[-2], self.V.shape[-2]
+
+    @property
+    def batch(self) -> int | None:
+        return batch_of((self.alpha, 0), (self.U, 2), (self.V, 2))
+
+    @property
+    def T(self) -> ScaledIdentityPlusLowRank:
+        return ScaledIdentityPlusLowRank(self.alpha, self.V, self.U)
+
+    @property
+    def _a(self) -> Tensor:
+        return self.alpha[..., None, None]
+
+    def forward(self, z: Tensor) -> Tensor:
+        return middle(self.alpha, z, 0) * z + rows(rows(z, self.V), self.U.mT)
+
+    def scale(self, c: float | Tensor) -> ScaledIdentityPlusLowRank:
+        alpha = scalar(c, self, 0) * self.alpha
+        return ScaledIdentityPlusLowRank(alpha, scalar(c, self, 2) * self.U, self.V)
+
+    def compress(self, rtol: float | None = None) -> ScaledIdentityPlusLowRank:
+        """The same operator with what is ≤ rtol·‖A‖ dropped from U Vᵀ."""
+        U, V = compress_factors(self.U, self.V, self._rtol(rtol), self.alpha.abs())
+        return ScaledIdentityPlusLowRank(self.alpha, U, V)
+
+    def _reduced(self) -> tuple[Tensor, Tensor]:
+        """Q, M with A = α(I − QQᵀ) + Q M Qᵀ, Q orthonormal columns spanning [U V]."""
+        Q, _ = torch.linalg.qr(finite(cat(self.U, self.V), "αI + UVᵀ"))
+        small = (Q.mT @ self.U) @ (Q.mT @ self.V).mT
+        return Q, eye_like(small) * self._a + small
+
+    def _lift(self, alpha: Tensor, Q: Tensor, M: Tensor) -> ScaledIdentityPlusLowRank:
+        """α'(I − QQᵀ) + Q M' Qᵀ."""
+        small = M - eye_like(M) * alpha[..., None, None]
+        return ScaledIdentityPlusLowRank(alpha, Q @ small, Q)
+
+    def _integer_power(self, p: int) -> ScaledIdentityPlusLowRank:
+        # Every power is aI + U X Vᵀ; products of two such pairs stay in r × r.
+        G = self.V.mT @ self.U
+
+        def times(left: tuple[Tensor, Tensor], right: tuple[Tensor, Tensor]) -> Any:
+            (a, X), (b, Y) = left, right
+            return a * b, a * Y + b * X + X @ G @ Y
+
+        square, power = (self._a, eye_like(G)), None
+        while p:
+            if p & 1:
+                power = square if power is None else times(power, square)
+            square, p = times(square, square), p >> 1
+        assert power is not None
+        return ScaledIdentityPlusLowRank(power[0][..., 0, 0], self.U @ power[1], self.V)
+
+    def _fractional_power(self, p: float) -> ScaledIdentityPlusLowRank:
+        Q, M = self._reduced()
+        outside = Q.shape[-1] < self.shape[0]
+        alpha = real_power(self.alpha, p) if outside else torch.zeros_like(self.alpha)
+        return self._lift(alpha, Q, matrix_power(M, p))
+
+    def exp(self, t: float | Tensor = 1.0) -> ScaledIdentityPlusLowRank:
+        r"""e^{tA} = e^{tα}(I + t U φ₁(t VᵀU) Vᵀ), φ₁(M) = (e^M − I)/M."""
+        c, growth = scalar(t, self, 2), torch.exp(scalar(t, self, 0) * self.alpha)
+        U = growth[..., None, None] * c * (self.U @ phi1(c * (self.V.mT @ self.U)))
+        return ScaledIdentityPlusLowRank(growth, U, self.V)
+
+    def inverse(self) -> Operator:
+        r"""Woodbury: (αI + UVᵀ)⁻¹ = (I − U (αI + VᵀU)⁻¹ Vᵀ)/α."""
+        small = self.V.mT @ self.U
+        small = eye_like(small) * self._a + small
+        tiny = self.alpha.abs() <= torch.finfo(self.dtype).eps * peak(small.abs().flatten(-2))
+        if tiny.any():
+            if self.U.shape[-1] < self.shape[0]:
+                raise singular(self)
+            return super().inverse()
+        U = self.U @ matrix_inverse(small, self) / self._a
+        return ScaledIdentityPlusLowRank(1.0 / self.alpha, -U, self.V)
+
+    def pinv(self, rtol: float | None = None) -> ScaledIdentityPlusLowRank:
+        Q, M = self._reduced()
+        U, S, V = matrix_svd(M)
+        scale = torch.maximum(peak(S), self._outside(Q, S)).squeeze(-1)
+        cut = self._rtol(rtol) * scale
+        inv_alpha = torch.where(self.alpha.abs() > cut, 1.0 / safe(self.alpha), 0.0)
+        inv_S = torch.where(cut[..., None] < S, 1.0 / safe(S), 0.0)
+        return self._lift(inv_alpha, Q, (V * inv_S.unsqueeze(-2)) @ U.mT)
+
+    def _outside(self, Q: Tensor, S: Tensor) -> Tensor:
+        """|α| where the complement of span Q is not empty, else 0; shaped like S[..., :1]."""
+        outside = self.alpha.abs() * float(Q.shape[-1] < self.shape[0])
+        return outside.unsqueeze(-1).expand(*S.shape[:-1], 1)
+
+    def rank(self, rtol: float | None = None) -> int | Tensor:
+        Q, M = self._reduced()
+        S = torch.linalg.svdvals(M)
+        outside = self._outside(Q, S)
+        cut = self._rtol(rtol) * torch.maximum(peak(S), outside)
+        beyond = (self.shape[0] - Q.shape[-1]) * (outside > cut).sum(-1)
+        return self._number((cut < S).sum(-1) + beyond)
+
+    def svd(self, k: int | None = None) -> SVD:
+        Q, M = self._reduced()
+        U, S, V = matrix_svd(M)
+        S, order, outer = self._merge(S, self.alpha.abs(), k, Q, "svd")
+        sign = torch.where(self.alpha < 0, -1.0, 1.0).to(Q)[..., None, None]
+        U = pick(torch.cat([Q @ U, sign * outer], -1), order)
+        V = pick(torch.cat([Q @ V, outer], -1), order)
+        return fix_signs(SVD(U, S, V))
+
+    def eig(self, k: int | None = None) -> Eig:
+        Q, M = self._reduced()
+        values, vectors = matrix_eig(M)
+        values, order, outer = self._merge(values, complex(self.alpha), k, Q, "eig")
+        vectors = torch.cat([complex(Q) @ vectors, complex(outer)], -1)
+        return Eig(values, pick(vectors, order))
+
+    def _merge(
+        self, inner: Tensor, alpha: Tensor, k: int | None, Q: Tensor, what: str
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """The k leading values among those inside span Q and the copies of α outside it.
+
+        Also their order, and orthonormal columns outside the span for the copies.
+        """
+        n, q = Q.shape[-2:]
+        k = min(count(k) or n, n)
+        self._guard((n, k), what, hint=f"Ask for the leading ones: .{what}(k).")
+        copies = min(n - q, k)
+        values = torch.cat([inner, alpha.unsqueeze(-1).expand(*inner.shape[:-1], copies)], -1)
+        order = values.abs().argsort(dim=-1, descending=True, stable=True)[..., :k]
+        outer = Q.new_zeros(*Q.shape[:-1], copies)
+        if copies and bool((order >= q).any()):
+            generator = torch.Generator().manual_seed(0)
+            outer = torch.randn(n, copies, dtype=torch.float64, generator=generator).to(Q)
+            for _ in range(2):
+                outer = torch.linalg.qr(outer - Q @ (Q.mT @ outer))[0]
+        return values.gather(-1, order), order, outer

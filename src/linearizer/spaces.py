@@ -1,0 +1,246 @@
+r"""Vector spaces induced by a bijection: Euclidean geometry in coordinates, curved in the data."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from .bijections import Bijection, Chain, Flatten
+
+__all__ = ["PCA", "QR", "Space"]
+
+
+class PCA(NamedTuple):
+    r"""Principal components in the induced geometry.
+
+    A point is recovered as mean ⊕ Σ scoreᵢ ⊙ componentᵢ.
+    """
+
+    mean: Tensor  #: (1, *shape)
+    components: Tensor  #: (k, *shape), orthonormal, by falling variance
+    variance: Tensor  #: (k,)
+    scores: Tensor  #: (batch, k)
+
+
+class QR(NamedTuple):
+    r"""Points as combinations of orthonormal ones: point_j = ⊕ᵢ R[i, j] ⊙ Qᵢ."""
+
+    Q: Tensor  #: (k, *shape)
+    R: Tensor  #: (k, k), upper triangular with a positive diagonal
+
+
+class Space(nn.Module):
+    r"""Vector space induced by a bijection: u ⊕ v = g⁻¹(g(u) + g(v)), a ⊙ u = g⁻¹(a g(u)).
+
+    With ⟨u, v⟩ = g(u)·g(v) it is a Hilbert space. Points are batch first, (batch, \*shape); a batch
+    of one broadcasts. Two Spaces are the same only if they are the same object.
+
+    Paper: definitions 2.2 (induced operations) and 2.6 (induced inner product).
+
+    Arguments:
+        g: The bijection onto coordinates, (batch, \*shape) → (batch, dim). One that ends in another
+            shape is flattened.
+
+    Example:
+        >>> X = Space(mlp(3))
+        >>> u, v = torch.randn(2, 5, 3)
+        >>> torch.allclose(X.sub(X.add(u, v), v), u, atol=1e-4)
+        True
+    """
+
+    def __init__(self, g: Bijection) -> None:
+        super().__init__()
+        if not isinstance(g, Bijection):
+            raise TypeError(
+                f"Space: expected a Bijection, got {type(g).__name__}. Subclass "
+                "linearizer.bijections.Bijection, or wrap a peer's with from_zuko and the like."
+            )
+        self.g = g if g.out_shape == (g.dim,) else Chain(g, Flatten(g.out_shape))
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one point."""
+        return self.g.shape
+
+    @property
+    def dim(self) -> int:
+        """How many coordinates a point has."""
+        return self.g.dim
+
+    # -- to coordinates and back -----------------------------------------------------------
+
+    def coordinates(self, x: Tensor) -> Tensor:
+        """z = g(x), (batch, dim)."""
+        self._check(x, self.shape, "points")
+        return self.g(x)
+
+    def points(self, z: Tensor) -> Tensor:
+        """x = g⁻¹(z), (batch, \\*shape)."""
+        self._check(z, (self.dim,), "coordinates")
+        return self.g.inverse(z)
+
+    def _check(self, x: Tensor, shape: tuple[int, ...], what: str) -> None:
+        wanted = f"(batch, {', '.join(map(str, shape))})"
+        if not isinstance(x, Tensor):
+            raise TypeError(f"Space: expected {what} as a tensor {wanted}, got {type(x).__name__}.")
+        if tuple(x.shape[1:]) != shape or x.ndim != len(shape) + 1:
+            single = " A single one is x[None]." if tuple(x.shape) == shape else ""
+            raise ValueError(
+                f"Space: expected {what} of shape {wanted}, got {tuple(x.shape)}.{single}"
+            )
+        like = next((p for p in self.g.parameters() if p.is_floating_point()), None)
+        if not x.is_floating_point() or (like is not None and x.dtype != like.dtype):
+            kind = "a floating dtype" if like is None else f"{like.dtype}, as g has"
+            raise ValueError(f"Space: expected {what} of {kind}, got {x.dtype}. Use .to(dtype).")
+        if like is not None and x.device != like.device:
+            raise ValueError(
+                f"Space: expected {what} on {like.device}, where g is, got {x.device}. Use .to()."
+            )
+
+    # -- the vector space ------------------------------------------------------------------
+
+    def add(self, u: Tensor, v: Tensor) -> Tensor:
+        """u ⊕ v."""
+        return self.points(self.coordinates(u) + self.coordinates(v))
+
+    def sub(self, u: Tensor, v: Tensor) -> Tensor:
+        """u ⊖ v."""
+        return self.points(self.coordinates(u) - self.coordinates(v))
+
+    def scale(self, a: float | Tensor, u: Tensor) -> Tensor:
+        """a ⊙ u, for a number or one for each point, (batch,)."""
+        z = self.coordinates(u)
+        return self.points(_column(a, z) * z)
+
+    def neg(self, u: Tensor) -> Tensor:
+        """⊖u = g⁻¹(−g(u))."""
+        return self.points(-self.coordinates(u))
+
+    def zero(self) -> Tensor:
+        """The origin g⁻¹(0), (1, \\*shape)."""
+        like = next(self.g.parameters(), torch.zeros(()))
+        return self.points(like.new_zeros(1, self.dim))
+
+    def combine(self, weights: Tensor | Sequence[float], points: Tensor) -> Tensor:
+        r"""⊕ᵢ wᵢ ⊙ pointᵢ: weights (k,) or (n, k), points (k, \*shape) → (1 or n, \*shape)."""
+        z = self.coordinates(points)
+        w = torch.as_tensor(weights, dtype=z.dtype, device=z.device)
+        w = w[None] if w.ndim == 1 else w
+        if w.ndim != 2 or w.shape[1] != z.shape[0]:
+            raise ValueError(
+                f"Space.combine: expected one weight for each of {z.shape[0]} points, (k,) or "
+                f"(n, k), got weights of shape {tuple(w.shape)}."
+            )
+        return self.points(w @ z)
+
+    def mean(self, points: Tensor) -> Tensor:
+        """The induced mean g⁻¹(mean g(xᵢ)), (1, \\*shape)."""
+        return self.points(self._some(points, "mean").mean(0, keepdim=True))
+
+    def geodesic(self, u: Tensor, v: Tensor, s: float | Sequence[float] | Tensor) -> Tensor:
+        r"""g⁻¹((1−s) g(u) + s g(v)), the straight line of this geometry.
+
+        A number s gives (batch, \*shape); several give (len(s), batch, \*shape).
+        """
+        a, b = self.coordinates(u), self.coordinates(v)
+        s = torch.as_tensor(s, dtype=a.dtype, device=a.device)
+        if s.ndim == 0:
+            return self.points(torch.lerp(a, b, s))
+        if s.ndim != 1:
+            raise ValueError(
+                f"Space.geodesic: expected s a number or a list, got {tuple(s.shape)}."
+            )
+        line = torch.lerp(a, b, s[:, None, None])
+        return self.points(line.flatten(0, 1)).unflatten(0, line.shape[:2])
+
+    # -- the inner product -----------------------------------------------------------------
+
+    def inner(self, u: Tensor, v: Tensor) -> Tensor:
+        """⟨u, v⟩ = g(u)·g(v), (batch,)."""
+        return (self.coordinates(u) * self.coordinates(v)).sum(-1)
+
+    def norm(self, u: Tensor) -> Tensor:
+        """‖u‖, (batch,)."""
+        return torch.linalg.vector_norm(self.coordinates(u), dim=-1)
+
+    def distance(self, u: Tensor, v: Tensor) -> Tensor:
+        """‖u ⊖ v‖, (batch,)."""
+        return torch.linalg.vector_norm(self.coordinates(u) - self.coordinates(v), dim=-1)
+
+    def angle(self, u: Tensor, v: Tensor) -> Tensor:
+        """Angle between u and v in radians, (batch,); accurate for small angles too."""
+        a, b = (nn.functional.normalize(self.coordinates(x), dim=-1) for x in (u, v))
+        apart, along = (torch.linalg.vector_norm(d, dim=-1) for d in (a - b, a + b))
+        return 2 * torch.atan2(apart, along)
+
+    def gram(self, u: Tensor, v: Tensor | None = None) -> Tensor:
+        """All inner products ⟨uᵢ, vⱼ⟩, (n, m)."""
+        a = self.coordinates(u)
+        return a @ (a if v is None else self.coordinates(v)).mT
+
+    def qr(self, points: Tensor) -> QR:
+        """Gram–Schmidt in the induced inner product; the points must be independent."""
+        z = self._some(points, "qr")
+        Q, R = torch.linalg.qr(z.mT)
+        pivots = R.diagonal().abs()
+        if z.shape[0] > self.dim or bool(
+            (pivots <= self.dim * torch.finfo(z.dtype).eps * pivots.max()).any()
+        ):
+            raise ValueError(
+                f"Space.qr: expected linearly independent points, but these {z.shape[0]} span "
+                f"fewer dimensions. Use pca, which orders them and drops what is dependent."
+            )
+        sign = torch.where(R.diagonal() < 0, -1.0, 1.0).to(z)
+        return QR(self.points((Q * sign).mT), R * sign[:, None])
+
+    def orthonormalize(self, points: Tensor) -> Tensor:
+        """Orthonormal points with the same span, (k, \\*shape)."""
+        return self.qr(points).Q
+
+    def lstsq(self, basis: Tensor, x: Tensor) -> Tensor:
+        """Coefficients c, (batch, k), of least ‖x ⊖ ⊕ᵢ cᵢ ⊙ basisᵢ‖ (and least norm)."""
+        z, w = self._some(basis, "lstsq"), self.coordinates(x)
+        return w @ torch.linalg.pinv(z)
+
+    def project(self, x: Tensor, basis: Tensor) -> Tensor:
+        """The nearest point in the span of ``basis``, (batch, \\*shape)."""
+        z, w = self._some(basis, "project"), self.coordinates(x)
+        return self.points(w @ torch.linalg.pinv(z) @ z)
+
+    def pca(self, points: Tensor, k: int | None = None) -> PCA:
+        """Principal components of the points in this geometry, the k leading ones."""
+        z = self._some(points, "pca", at_least=2)
+        mean = z.mean(0, keepdim=True)
+        U, S, Vh = torch.linalg.svd(z - mean, full_matrices=False)
+        k = len(S) if k is None else k
+        if not 1 <= k <= len(S):
+            raise ValueError(f"Space.pca: expected 1 ≤ k ≤ {len(S)}, got {k}.")
+        pivot = Vh.abs().argmax(1, keepdim=True)
+        sign = torch.where(Vh.gather(1, pivot) < 0, -1.0, 1.0).to(z)[:k]
+        scores = (U[:, :k] * S[:k]) * sign.mT
+        variance = S[:k].square() / (z.shape[0] - 1)
+        return PCA(self.points(mean), self.points(Vh[:k] * sign), variance, scores)
+
+    def _some(self, points: Tensor, what: str, at_least: int = 1) -> Tensor:
+        """Coordinates of a set of points that must not be empty or broken."""
+        z = self.coordinates(points)
+        if z.shape[0] < at_least:
+            raise ValueError(f"Space.{what}: expected {at_least} or more points, got {len(z)}.")
+        if not torch.isfinite(z).all():
+            raise ValueError(f"Space.{what}: the points have NaN or infinite coordinates.")
+        return z
+
+    def extra_repr(self) -> str:
+        return f"shape={self.shape}, dim={self.dim}"
+
+
+def _column(a: float | Tensor, z: Tensor) -> Tensor:
+    a = torch.as_tensor(a, dtype=z.dtype, device=z.device)
+    if a.ndim > 1:
+        raise ValueError(
+            f"Space.scale: expected a number or one for each point, got {tuple(a.shape)}."
+        )
+    return a[:, None] if a.ndim else a

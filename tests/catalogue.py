@@ -1,0 +1,146 @@
+"""Every concrete operator and bijection: one line here buys every law."""
+
+import torch
+from torch import nn
+
+from linearizer.bijections import (
+    ActNorm,
+    AdditiveCoupling,
+    AffineCoupling,
+    Chain,
+    Flatten,
+    InvertibleLinear,
+    PixelShuffle,
+    SpatialSplit2x2,
+    Squeeze,
+    glow,
+    mlp,
+    revnet,
+)
+from linearizer.nets import MLP, ResidualConv, UNet
+from linearizer.operators import (
+    Convolution,
+    Dense,
+    Diagonal,
+    Identity,
+    LowRank,
+    Projector,
+    ScaledIdentityPlusLowRank,
+)
+
+randn = torch.randn
+
+
+def positive(n):
+    """A matrix with no eigenvalue on the negative axis, so that fractional powers exist."""
+    M = randn(n, n)
+    return M @ M.mT + 0.3 * (M - M.mT) + torch.eye(n)
+
+
+def delta_plus(size, shape, amount=0.1):
+    kernel = amount * randn(shape[0], size, size)
+    kernel[:, (size - 1) // 2, (size - 1) // 2] += 1.0
+    return kernel
+
+
+OPERATORS = {
+    "identity": lambda: Identity(5),
+    "identity, scaled": lambda: Identity(5) * -0.5,
+    "dense, square": lambda: Dense(randn(5, 5)),
+    "dense, powers exist": lambda: Dense(positive(4)),
+    "dense, tall": lambda: Dense(randn(6, 4)),
+    "dense, wide": lambda: Dense(randn(3, 5)),
+    "dense, singular": lambda: Dense(randn(5, 2) @ randn(2, 5)),
+    "dense, zero": lambda: Dense(torch.zeros(3, 4)),
+    "dense, batch": lambda: Dense(randn(7, 4, 5)),
+    "diagonal": lambda: Diagonal(torch.tensor([1.0, 0.5, 3.0])),
+    "diagonal, singular": lambda: Diagonal(torch.tensor([1.0, 0.0, -3.0])),
+    "diagonal, batch": lambda: Diagonal(randn(7, 4)),
+    "projector": lambda: Projector(torch.tensor([2.0, -1.0, 0.0, 0.3])),
+    "projector, batch": lambda: Projector(randn(7, 4)),
+    "low rank": lambda: LowRank(randn(6, 2), randn(6, 2)),
+    "low rank, tall": lambda: LowRank(randn(7, 2), randn(4, 2)),
+    "low rank, wide": lambda: LowRank(randn(3, 2), randn(6, 2)),
+    "low rank, dependent": lambda: LowRank(randn(6, 1).expand(6, 3), randn(5, 3)),
+    "low rank, too many columns": lambda: LowRank(randn(4, 9), randn(6, 9)),
+    "low rank, zero": lambda: LowRank(torch.zeros(4, 2), randn(3, 2)),
+    "low rank, batch": lambda: LowRank(randn(7, 5, 2), randn(4, 2)),
+    "scaled identity + low rank": lambda: ScaledIdentityPlusLowRank(1.5, randn(9, 2), randn(9, 2)),
+    "scaled identity + low rank, powers exist": lambda: (
+        (lambda U: ScaledIdentityPlusLowRank(1.5, U, U))(randn(9, 2))
+    ),
+    "scaled identity + low rank, negative": lambda: ScaledIdentityPlusLowRank(
+        -0.7, randn(5, 3), randn(5, 3)
+    ),
+    "scaled identity + low rank, alpha 0": lambda: ScaledIdentityPlusLowRank(
+        0.0, randn(6, 2), randn(6, 2)
+    ),
+    "scaled identity + low rank, full": lambda: ScaledIdentityPlusLowRank(
+        0.0, randn(4, 4), randn(4, 4)
+    ),
+    "scaled identity + low rank, singular": lambda: ScaledIdentityPlusLowRank(
+        1.0, -torch.eye(6)[:, :1], torch.eye(6)[:, :1]
+    ),
+    "scaled identity + low rank, batch": lambda: ScaledIdentityPlusLowRank(
+        randn(7), randn(7, 6, 2), randn(6, 2)
+    ),
+    "scaled identity + low rank, one alpha": lambda: ScaledIdentityPlusLowRank(
+        2.0, randn(7, 6, 2), randn(7, 6, 2)
+    ),
+    "convolution, circular": lambda: Convolution(randn(2, 3, 3), (2, 4, 5)),
+    "convolution, circular, even": lambda: Convolution(randn(2, 4, 4), (2, 4, 6)),
+    "convolution, circular, powers exist": lambda: Convolution(
+        delta_plus(3, (2, 5, 4), 0.05), (2, 5, 4)
+    ),
+    "convolution, circular, larger than the image": lambda: Convolution(
+        randn(1, 5, 4), (1, 3, 3)
+    ),
+    "convolution, circular, singular": lambda: Convolution(torch.ones(1, 1, 2) / 2, (1, 3, 4)),
+    "convolution, circular, batch": lambda: Convolution(randn(7, 2, 3, 2), (2, 3, 4)),
+    "convolution, zero-padded": lambda: Convolution(randn(2, 3, 3), (2, 4, 3), "zero"),
+    "convolution, zero-padded, even": lambda: Convolution(randn(2, 4, 2), (2, 4, 5), "zero"),
+    "convolution, zero-padded, batch": lambda: Convolution(randn(7, 2, 3, 2), (2, 3, 4), "zero"),
+}
+
+
+def shaken(g):
+    """Fresh layers are near the identity: move every parameter, so that a wrong inverse shows."""
+    with torch.no_grad():
+        for p in g.parameters():
+            p.add_(0.1 * torch.randn_like(p))
+    return g
+
+
+def conv(inputs, outputs):
+    return ResidualConv(inputs, outputs, hidden=8)
+
+
+BIJECTIONS = {
+    "flatten": lambda: Flatten((2, 3)),
+    "actnorm, vectors": lambda: ActNorm((5,)),
+    "actnorm, images": lambda: ActNorm((3, 4, 4)),
+    "invertible linear": lambda: InvertibleLinear((7,)),
+    "invertible linear, one": lambda: InvertibleLinear((1,)),
+    "invertible 1×1": lambda: InvertibleLinear((4, 3, 5)),
+    "invertible on sequences": lambda: InvertibleLinear((4, 6)),
+    "squeeze": lambda: Squeeze((3, 4, 6)),
+    "pixel shuffle": lambda: PixelShuffle((8, 3, 2)),
+    "spatial split": lambda: SpatialSplit2x2((3, 4, 6)),
+    "affine coupling, odd vector": lambda: AffineCoupling((5,), MLP(3, 4, 16)),
+    "affine coupling, second half": lambda: AffineCoupling((5,), MLP(2, 6, 16), "second"),
+    "affine coupling, images": lambda: AffineCoupling((4, 4, 4), conv(2, 4)),
+    "affine coupling, u-net": lambda: AffineCoupling((4, 6, 5), UNet(2, 4, 8, levels=2)),
+    "additive coupling": lambda: AdditiveCoupling((6,), MLP(3, 3, 16), "second"),
+    "additive coupling, no parameters": lambda: AdditiveCoupling((4, 2, 2), nn.Tanh()),
+    "chain": lambda: Chain(Squeeze((1, 4, 4)), ActNorm((4, 2, 2)), Flatten((4, 2, 2))),
+    "glow, grey": lambda: glow((1, 8, 8)),
+    "glow, colour": lambda: glow((3, 4, 6), blocks=2),
+    "glow, even channels": lambda: glow((2, 5, 3), blocks=2),
+    "glow, saving memory": lambda: glow((1, 8, 8), blocks=3, save_memory=True),
+    "glow, u-net": lambda: glow((1, 8, 8), blocks=2, conditioner=lambda i, o: UNet(i, o, 8)),
+    "revnet": lambda: revnet((1, 8, 8)),
+    "revnet, colour": lambda: revnet((3, 16, 8), blocks=3),
+    "mlp": lambda: mlp(8, hidden=32),
+    "mlp, two": lambda: mlp(2, hidden=32),
+    "mlp, odd, saving memory": lambda: mlp(5, blocks=3, hidden=32, save_memory=True),
+}
