@@ -67,8 +67,8 @@ OPERATORS = {
     "low rank, batch": lambda: LowRank(randn(7, 5, 2), randn(4, 2)),
     "scaled identity + low rank": lambda: ScaledIdentityPlusLowRank(1.5, randn(9, 2), randn(9, 2)),
     "scaled identity + low rank, powers exist": lambda: (
-        (lambda U: ScaledIdentityPlusLowRank(1.5, U, U))(randn(9, 2))
-    ),
+        lambda U: ScaledIdentityPlusLowRank(1.5, U, U)
+    )(randn(9, 2)),
     "scaled identity + low rank, negative": lambda: ScaledIdentityPlusLowRank(
         -0.7, randn(5, 3), randn(5, 3)
     ),
@@ -92,9 +92,7 @@ OPERATORS = {
     "convolution, circular, powers exist": lambda: Convolution(
         delta_plus(3, (2, 5, 4), 0.05), (2, 5, 4)
     ),
-    "convolution, circular, larger than the image": lambda: Convolution(
-        randn(1, 5, 4), (1, 3, 3)
-    ),
+    "convolution, circular, larger than the image": lambda: Convolution(randn(1, 5, 4), (1, 3, 3)),
     "convolution, circular, singular": lambda: Convolution(torch.ones(1, 1, 2) / 2, (1, 3, 4)),
     "convolution, circular, batch": lambda: Convolution(randn(7, 2, 3, 2), (2, 3, 4)),
     "convolution, zero-padded": lambda: Convolution(randn(2, 3, 3), (2, 4, 3), "zero"),

@@ -1,8 +1,6 @@
 import pytest
 import torch
 
-import linearizer as lz
-
 
 @pytest.fixture(autouse=True)
 def double_precision():

@@ -9,6 +9,7 @@ from linearizer.operators import Operator
 def close(a: Tensor, b: Tensor, rtol: float = 1e-9, floor: float = 0.0) -> None:
     """‖a − b‖ ≤ rtol · max(‖a‖, ‖b‖, floor), in the largest entry."""
     assert a.shape == b.shape, f"{tuple(a.shape)} is not {tuple(b.shape)}"
+    a, b = a.detach(), b.detach()
     if a.numel():
         scale = max(float(a.abs().max()), float(b.abs().max()), floor)
         error = float((a - b).abs().max())
@@ -81,7 +82,7 @@ def operator_product(A):
 def operator_power(A):
     M = A.dense()
     for p in (0, 1, 2, 5):
-        close((A**p).dense(), torch.linalg.matrix_power(M, p))
+        close((A**p).dense().expand_as(M), torch.linalg.matrix_power(M, p))
 
 
 def operator_exp(A):

@@ -76,8 +76,15 @@ def test_bijection_keeps_samples_apart_and_takes_an_empty_batch(name):
     assert g.inverse(g(x[:0])).shape == (0, *g.shape)
 
 
-CORES = ["dense, tall", "dense, singular", "diagonal, singular", "low rank, wide",
-         "scaled identity + low rank", "convolution, circular, singular", "projector"]
+CORES = [
+    "dense, tall",
+    "dense, singular",
+    "diagonal, singular",
+    "low rank, wide",
+    "scaled identity + low rank",
+    "convolution, circular, singular",
+    "projector",
+]
 
 
 @pytest.mark.parametrize("name", CORES)
@@ -96,7 +103,8 @@ def test_every_concrete_class_is_in_the_catalogue():
         (bijections, bijections.Bijection, BIJECTIONS),
     ):
         here = {
-            c for _, c in inspect.getmembers(module, inspect.isclass)
+            c
+            for _, c in inspect.getmembers(module, inspect.isclass)
             if issubclass(c, base) and not inspect.isabstract(c)
         }
         covered = {type(m) for make in catalogue.values() for m in make().modules()}

@@ -3,7 +3,6 @@ r"""Bijections that only move numbers: squeeze, pixel shuffle, the projector's 2
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .base import Bijection
@@ -25,6 +24,19 @@ def _quartered(name: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
     return 4 * shape[0], shape[1] // 2, shape[2] // 2
 
 
+# torch's pixel_shuffle and pixel_unshuffle give an empty batch back with its shape unchanged.
+def _unshuffle(x: Tensor) -> Tensor:
+    b, c, h, w = x.shape
+    patches = x.reshape(b, c, h // 2, 2, w // 2, 2).permute(0, 1, 3, 5, 2, 4)
+    return patches.reshape(b, 4 * c, h // 2, w // 2)
+
+
+def _shuffle(z: Tensor) -> Tensor:
+    b, c, h, w = z.shape
+    patches = z.reshape(b, c // 4, 2, 2, h, w).permute(0, 1, 4, 2, 5, 3)
+    return patches.reshape(b, c // 4, 2 * h, 2 * w)
+
+
 class Squeeze(_Move):
     r"""(C, H, W) → (4C, H/2, W/2): each 2×2 patch becomes channels (pixel unshuffle)."""
 
@@ -32,10 +44,10 @@ class Squeeze(_Move):
         super().__init__(shape, _quartered("Squeeze", shape))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.pixel_unshuffle(x, 2)
+        return _unshuffle(x)
 
     def inverse(self, z: Tensor) -> Tensor:
-        return F.pixel_shuffle(z, 2)
+        return _shuffle(z)
 
 
 class PixelShuffle(_Move):
@@ -49,10 +61,10 @@ class PixelShuffle(_Move):
         super().__init__(shape, (shape[0] // 4, 2 * shape[1], 2 * shape[2]))
 
     def forward(self, x: Tensor) -> Tensor:
-        return F.pixel_shuffle(x, 2)
+        return _shuffle(x)
 
     def inverse(self, z: Tensor) -> Tensor:
-        return F.pixel_unshuffle(z, 2)
+        return _unshuffle(z)
 
 
 class SpatialSplit2x2(_Move):
@@ -75,9 +87,9 @@ class SpatialSplit2x2(_Move):
         self.register_buffer("order", torch.tensor(order))
 
     def forward(self, x: Tensor) -> Tensor:
-        patches = F.pixel_unshuffle(x, 2).unflatten(1, (-1, 4))  # (batch, C, 4, H/2, W/2)
+        patches = _unshuffle(x).unflatten(1, (self.shape[0], 4))  # (batch, C, 4, H/2, W/2)
         return patches.transpose(1, 2)[:, self.order].flatten(1, 2)
 
     def inverse(self, z: Tensor) -> Tensor:
-        patches = z.unflatten(1, (4, -1))[:, self.order.argsort()].transpose(1, 2)
-        return F.pixel_shuffle(patches.flatten(1, 2), 2)
+        patches = z.unflatten(1, (4, self.shape[0]))[:, self.order.argsort()].transpose(1, 2)
+        return _shuffle(patches.flatten(1, 2))

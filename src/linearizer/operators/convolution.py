@@ -94,6 +94,8 @@ class Convolution(Operator):
         return Convolution(self.kernel.flip(-2, -1), self.image, self.padding, origin)
 
     def forward(self, z: Tensor) -> Tensor:
+        if not z.numel():  # the FFT refuses an empty batch
+            return z
         image = z.unflatten(-1, self.image)
         if self.padding == "circular":
             multiplier = middle(self._multiplier(), image, 3)

@@ -101,8 +101,8 @@ class LowRank(Operator):
 
     Example:
         >>> A = LowRank(torch.ones(4, 1), torch.ones(3, 1))
-        >>> A.rank(), float(A.svd().S) ** 2
-        (1, 12.0...)
+        >>> A.rank(), round(float(A.svd().S) ** 2, 3)
+        (1, 12.0)
     """
 
     U: Tensor
@@ -193,8 +193,9 @@ class ScaledIdentityPlusLowRank(Operator):
         U, V: The factors, (n, r) or (batch, n, r).
 
     Example:
-        >>> A = ScaledIdentityPlusLowRank(2.0, torch.ones(100_000, 1), torch.ones(100_000, 1))
-        >>> z = torch.ones(1, 100_000)
+        >>> U, V = torch.randn(2, 100_000, 3).double()
+        >>> A = ScaledIdentityPlusLowRank(2.0, U, V)
+        >>> z = torch.randn(1, 100_000).double()
         >>> torch.allclose((A @ A.inverse())(z), z)
         True
     """

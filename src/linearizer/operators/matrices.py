@@ -144,6 +144,8 @@ def finite(M: Tensor, what: str) -> Tensor:
 
 def fix_signs(svd: SVD) -> SVD:
     U, S, V = svd
+    if not V.numel():
+        return svd
     # Near ties in magnitude are decided by position, so that rounding does not flip a sign.
     size = V.detach().abs()
     index = (size >= 0.999 * peak(size.mT).mT).to(torch.uint8).argmax(-2, keepdim=True)
@@ -252,7 +254,7 @@ def matrix_power(M: Tensor, p: float) -> Tensor:
     with torch.no_grad():
         off = (rebuild(values).real - M).abs().amax()
     # An eigenvector basis that cannot rebuild M (a Jordan block) would give a wrong power.
-    if not off <= 1e3 * torch.finfo(M.dtype).eps * max(float(M.abs().amax()), 1e-300):
+    if not off <= 1e3 * torch.finfo(M.dtype).eps * max(float(M.detach().abs().amax()), 1e-300):
         raise no_power(p)
     return rebuild(power).real
 

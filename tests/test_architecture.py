@@ -1,0 +1,76 @@
+"""Imports run in one direction, and importing the package is light."""
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import linearizer
+
+PACKAGE = Path(linearizer.__file__).parent
+ORDER = [
+    "nets",
+    "bijections",
+    "spaces",
+    "operators",
+    "families",
+    "solvers",
+    "certificate",
+    "linearizer",
+    "apps",
+    "data",
+    "metrics",
+    "training",
+    "checkpoint",
+    "quickstart",
+    "cli",
+    "web",
+]
+
+
+def imports(path: Path) -> set[str]:
+    """Top-level parts of the package that a file imports from another part."""
+    here = path.relative_to(PACKAGE).with_suffix("").parts
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.ImportFrom):
+            if node.level:
+                base = here[: len(here) - node.level]
+                parts = (*base, *(node.module or "").split("."))
+                parts = tuple(p for p in parts if p)
+                names = [parts[0]] if parts else [a.name for a in node.names]
+            elif (node.module or "").startswith("linearizer."):
+                names = [node.module.split(".")[1]]
+            else:
+                continue
+            found.update(names)
+    return found - {here[0]}
+
+
+def test_imports_run_down_the_list():
+    for path in PACKAGE.rglob("*.py"):
+        part = path.relative_to(PACKAGE).with_suffix("").parts[0]
+        if part == "__init__":
+            continue
+        assert part in ORDER, f"{path.name} is not in the list of parts"
+        runtime = path.read_text().split("if TYPE_CHECKING:")[0].count("\n")
+        for other in imports(path):
+            allowed = other in ORDER[: ORDER.index(part)]
+            typing_only = other == "linearizer" and part == "certificate" and runtime
+            assert allowed or typing_only, f"{path.name} imports {other}"
+
+
+def test_import_pulls_torch_and_nothing_heavier():
+    code = (
+        "import sys, torch; before = set(sys.modules); import linearizer; "
+        "print(*sorted({m.split('.')[0] for m in set(sys.modules) - before}))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    new = set(out.stdout.split()) - sys.stdlib_module_names
+    assert new == {"linearizer"}, new
+
+
+def test_the_version_is_one():
+    from importlib.metadata import version
+
+    assert version("linearizer") == linearizer.__version__

@@ -1,0 +1,331 @@
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from catalogue import shaken
+from laws import close
+from linearizer.bijections import (
+    ActNorm,
+    AdditiveCoupling,
+    AffineCoupling,
+    Chain,
+    Flatten,
+    InvertibleLinear,
+    PixelShuffle,
+    SpatialSplit2x2,
+    Squeeze,
+    glow,
+    mlp,
+    revnet,
+)
+from linearizer.nets import MLP, Bottleneck, ResidualConv, UNet
+
+STACKS = {
+    "glow": lambda **k: glow((1, 8, 8), blocks=3, **k),
+    "revnet": lambda **k: revnet((1, 8, 8), blocks=3, **k),
+    "mlp": lambda **k: mlp(7, blocks=3, hidden=32, **k),
+}
+
+
+def gradients(g, run):
+    g.zero_grad()
+    run(g).backward()
+    return [p.grad.clone() if p.grad is not None else torch.zeros_like(p) for p in g.parameters()]
+
+
+@pytest.mark.parametrize("direction", ["forward", "inverse", "with_log_det"])
+@pytest.mark.parametrize("name", STACKS)
+def test_saving_memory_gives_the_same_values_and_gradients(name, direction):
+    plain, saving = STACKS[name](), STACKS[name](save_memory=True)
+    saving.load_state_dict(shaken(plain).state_dict())
+    shape = plain.out_shape if direction == "inverse" else plain.shape
+    data, target = torch.randn(5, *shape), torch.randn(5, plain.dim)
+    inputs = []
+
+    def loss(g):
+        x = data.clone().requires_grad_()
+        inputs.append(x)
+        if direction == "with_log_det":
+            z, log_det = g.with_log_det(x)
+            return (z - target).square().sum() - log_det.square().sum()
+        return (getattr(g, direction)(x).flatten(1) - target).square().sum()
+
+    close(loss(saving), loss(plain))
+    for a, b in zip(gradients(saving, loss), gradients(plain, loss), strict=True):
+        close(a, b, 1e-9, floor=1e-9)
+    close(inputs[-2].grad, inputs[-1].grad)
+
+
+def test_saving_memory_keeps_one_activation_for_any_depth():
+    """What autograd holds for the backward pass, in bytes, does not grow with depth."""
+
+    def held(blocks, save_memory):
+        g = glow((1, 8, 8), blocks=blocks, save_memory=save_memory)
+        own = {p.data_ptr() for p in g.parameters()}
+        total = 0
+
+        def pack(t):
+            nonlocal total
+            total += t.numel() * t.element_size() if t.data_ptr() not in own else 0
+            return t
+
+        with torch.autograd.graph.saved_tensors_hooks(pack, lambda t: t):
+            g(torch.randn(4, 1, 8, 8))
+        return total
+
+    assert held(2, True) == held(8, True)
+    assert held(8, False) > 3 * held(2, False) > 3 * held(2, True)
+
+
+def test_saving_memory_works_with_frozen_parts_and_without_gradients():
+    g = shaken(glow((1, 8, 8), blocks=2, save_memory=True))
+    x = torch.randn(3, 1, 8, 8)
+    with torch.no_grad():
+        assert not g(x).requires_grad
+    for p in g.parameters():
+        p.requires_grad_(False)
+    assert not g(x).requires_grad
+    next(g.parameters()).requires_grad_()
+    g(x).sum().backward()
+    assert next(g.parameters()).grad is not None
+
+
+@pytest.mark.parametrize("name", STACKS)
+def test_round_trip_survives_training(name):
+    """float64 to 1e-8 and float32 to 1e-4, on data and on noise, after likelihood training."""
+    torch.manual_seed(0)
+    g = STACKS[name]().float()
+    data = torch.rand(256, *g.shape, dtype=torch.float32) * torch.linspace(
+        0.1, 2, g.dim, dtype=torch.float32
+    ).reshape(g.shape)
+    g.initialize(data)
+    optimizer = torch.optim.Adam(g.parameters(), 1e-3)
+    first = last = None
+    for _ in range(60):
+        z, log_det = g.with_log_det(data)
+        loss = (0.5 * z.square().sum(1) - log_det).mean()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        first, last = first or loss.item(), loss.item()
+    assert last < first
+    z = torch.randn(64, g.dim, dtype=torch.float32)
+    with torch.no_grad():
+        close(g.inverse(g(data)), data, 1e-4)
+        close(g(g.inverse(z)), z, 1e-4)
+        g, data, z = g.double(), data.double(), z.double()
+        close(g.inverse(g(data)), data, 1e-8)
+        close(g(g.inverse(z)), z, 1e-8)
+
+
+def test_training_and_evaluation_are_one_function():
+    g = shaken(glow((1, 8, 8), blocks=2))
+    x = torch.randn(3, 1, 8, 8)
+    assert torch.equal(g.train()(x), g.eval()(x))
+
+
+def test_autocast_reaches_conditioners_only():
+    g = shaken(glow((1, 8, 8), blocks=2)).float()
+    x = torch.randn(3, 1, 8, 8, dtype=torch.float32)
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        z = g(x)
+        assert z.dtype == torch.float32
+        close(g.inverse(z), x, 1e-4)
+    assert (z - g(x)).abs().max() > 1e-5, "the conditioners did not run in bfloat16"
+
+
+@pytest.mark.parametrize("direction", ["forward", "inverse"])
+def test_saving_memory_recomputes_under_the_same_autocast(direction):
+    plain, saving = STACKS["glow"]().float(), STACKS["glow"](save_memory=True).float()
+    saving.load_state_dict(shaken(plain).state_dict())
+    shape = plain.out_shape if direction == "inverse" else plain.shape
+    x = torch.randn(4, *shape, dtype=torch.float32)
+
+    def loss(g):
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            out = getattr(g, direction)(x)
+        return out.square().sum()
+
+    for a, b in zip(gradients(saving, loss), gradients(plain, loss), strict=True):
+        close(a, b, 2e-2, floor=1e-1)
+
+
+# -- ActNorm -------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("shape", [(5,), (3, 4, 4)])
+def test_actnorm_standardises_what_it_was_given(shape):
+    x = torch.randn(200, *shape) * 7 + 3
+    z = ActNorm(shape).initialize(x)(x).transpose(0, 1).flatten(1)
+    close(z.mean(1), torch.zeros(shape[0]), floor=1.0)
+    close(z.std(1, correction=0), torch.ones(shape[0]))
+
+
+def test_actnorm_is_initialised_explicitly_and_once():
+    g = ActNorm((3,))
+    x = torch.randn(50, 3) + 5
+    g(x), g.inverse(x)
+    assert not g.initialized and g.mean.abs().max() == 0
+    g.initialize(x)
+    before = g.mean.clone()
+    g.initialize(x + 1)
+    assert torch.equal(g.mean, before)
+    twin = ActNorm((3,))
+    twin.load_state_dict(g.state_dict())
+    twin.initialize(x + 1)
+    assert torch.equal(twin.mean, before)
+
+
+def test_a_chain_initialises_each_layer_on_the_output_of_the_one_before():
+    g = glow((1, 8, 8), blocks=3)
+    x = torch.rand(100, 1, 8, 8) * 4
+    g.initialize(x)
+    for block in list(g)[1:4]:
+        assert block.layers[0].initialized
+    loader = [(x[:30], None), (x[30:60], None), (x[60:], None)]
+    again = glow((1, 8, 8), blocks=3).initialize(loader)
+    assert again.layers[1].layers[0].initialized
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        (torch.cat([torch.randn(9, 2), torch.ones(9, 1)], 1), "channel 2 of 3 has zero variance"),
+        (torch.randn(0, 3), "an empty batch"),
+        (torch.full((4, 3), math.nan), "NaN"),
+        ([], "empty loader"),
+        (torch.randn(1, 3), "channel 0, 1, 2 of 3 has zero variance"),
+    ],
+)
+def test_actnorm_refuses_data_it_cannot_scale(data, message):
+    g = ActNorm((3,))
+    with pytest.raises(ValueError, match=message):
+        g.initialize(data)
+    assert not g.initialized and g.mean.abs().max() == 0
+
+
+# -- parts ---------------------------------------------------------------------------------
+
+
+def test_invertible_linear_starts_as_a_rotation_and_cannot_become_singular():
+    g = InvertibleLinear((6,))
+    W = g.weight()
+    close(W @ W.mT, torch.eye(6))
+    with torch.no_grad():
+        g.raw.fill_(-1e9)
+    assert torch.linalg.matrix_rank(g.weight(), rtol=0.0, atol=0.0) == 6
+    assert g.with_log_det(torch.randn(2, 6))[1].isfinite().all()
+
+
+def test_affine_scales_are_bounded():
+    net = nn.Linear(1, 2)
+    g = AffineCoupling((2,), net, max_log_scale=1.5)
+    with torch.no_grad():
+        net.weight.fill_(1e6)
+    x = torch.tensor([[1.0, 1.0], [1.0, -1.0]])
+    _, log_det = g.with_log_det(x)
+    close(log_det, torch.tensor([1.5, -1.5]))
+
+
+def test_glow_coordinates_keep_the_order_of_pixels():
+    g = glow((1, 4, 4), blocks=1)
+    with torch.no_grad():
+        layer = g.layers[1].layers[3]
+        layer.lower.zero_(), layer.upper.zero_(), layer.raw.zero_()
+        layer.sign.fill_(1), layer.permutation.copy_(torch.arange(4))
+    x = torch.randn(2, 1, 4, 4)
+    close(g(x), x.flatten(1))
+
+
+def test_the_spatial_split_puts_two_pixels_of_each_patch_into_each_stream():
+    x = torch.arange(16.0).reshape(1, 1, 4, 4)
+    z = SpatialSplit2x2((1, 4, 4), (0, 3, 1, 2))(x)
+    assert z[0, :, 0, 0].tolist() == [0.0, 5.0, 1.0, 4.0]
+
+
+def test_pixel_moves_agree_with_torch():
+    x = torch.randn(3, 2, 4, 6)
+    assert torch.equal(Squeeze((2, 4, 6))(x), nn.functional.pixel_unshuffle(x, 2))
+    y = torch.randn(3, 8, 2, 3)
+    assert torch.equal(PixelShuffle((8, 2, 3))(y), nn.functional.pixel_shuffle(y, 2))
+
+
+def test_the_paper_s_stacks_have_the_paper_s_sizes():
+    g = glow((1, 32, 32))
+    assert len(g) == 1 + 6 + 2  # squeeze, six blocks, unsqueeze, flatten
+    conditioner = g.layers[1].layers[1].conditioner
+    assert isinstance(conditioner, ResidualConv) and len(conditioner.blocks) == 2
+    assert conditioner.last.in_channels == 16
+    F = revnet((1, 32, 32)).layers[0].layers[1].conditioner
+    widths = [
+        m.out_channels if hasattr(m, "out_channels") else m.out_features
+        for m in F.modules()
+        if isinstance(m, nn.Conv2d | nn.ConvTranspose2d | nn.Linear)
+    ]
+    assert widths == [8, 32, 128, 512, 4 * 128, 32, 8, 2]
+
+
+def test_bottleneck_linear_is_the_convolution_it_replaces():
+    net = Bottleneck(2, (2, 2))
+    down, up = net.layers[0][1], net.layers[2][1]
+    conv = nn.Conv2d(2, 8, 4, stride=2, padding=1)
+    back = nn.ConvTranspose2d(8, 2, 4, stride=2, padding=1)
+    with torch.no_grad():
+        down.weight.copy_(conv.weight[:, :, 1:3, 1:3].flatten(1))
+        down.bias.copy_(conv.bias)
+        up.weight.copy_(back.weight[:, :, 1:3, 1:3].flatten(1).mT)
+        up.bias.copy_(back.bias.repeat_interleave(4))
+    x = torch.randn(5, 2, 2, 2)
+    silu = nn.functional.silu
+    close(net(x), torch.tanh(back(silu(conv(x)))))
+
+
+# -- bad input -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: AffineCoupling((3, 4, 4), ResidualConv(1, 4)), "even number of channels.*got 3"),
+        (lambda: AdditiveCoupling((1,), MLP(1, 1)), "got 1"),
+        (lambda: AffineCoupling((4,), MLP(2, 3)), r"here \(2, 4\), but it gives \(2, 3\)"),
+        (lambda: AffineCoupling((4,), MLP(2, 4), "third"), "'third'"),
+        (lambda: AffineCoupling((4,), MLP(2, 4), max_log_scale=0.0), "max_log_scale > 0"),
+        (lambda: AffineCoupling((4,), nn.Sequential(MLP(2, 4), nn.Dropout())), "Dropout at '1'"),
+        (lambda: AffineCoupling((4,), nn.Sequential(nn.BatchNorm1d(2), MLP(2, 4))), "BatchNorm1d"),
+        (
+            lambda: AffineCoupling(
+                (4, 4, 4), nn.Sequential(nn.InstanceNorm2d(2, track_running_stats=True), UNet(2, 4))
+            ),
+            "InstanceNorm2d",
+        ),
+        (lambda: Squeeze((1, 3, 4)), r"even H and W, got \(1, 3, 4\)"),
+        (lambda: glow((1, 7, 8)), "even H and W"),
+        (lambda: glow((8, 8)), r"\(C, H, W\), got \(8, 8\)"),
+        (lambda: glow((1, 8, 8), blocks=0), "blocks to be a whole number ≥ 1, got 0"),
+        (lambda: revnet((1, 6, 6)), "divide by 4"),
+        (lambda: mlp(1), "dim ≥ 2, got 1"),
+        (lambda: mlp(4, hidden=2.5), "got 2.5"),
+        (lambda: PixelShuffle((3, 2, 2)), "divide by 4"),
+        (lambda: SpatialSplit2x2((1, 4, 4), (0, 1, 2, 2)), "permutation"),
+        (lambda: Chain(), "at least one"),
+        (lambda: Chain(Flatten((2, 2)), ActNorm((3,))), r"gives \(4,\), but layer 1.*takes \(3,\)"),
+        (lambda: ActNorm(()), "positive sizes"),
+        (lambda: ActNorm((0, 3)), "positive sizes"),
+    ],
+)
+def test_construction_says_what_is_wrong(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_wrong_shapes_say_what_was_expected():
+    g = mlp(4, blocks=1)
+    with pytest.raises(ValueError, match=r"x of shape \(batch, 4\), got \(3, 5\)"):
+        g(torch.randn(3, 5))
+    with pytest.raises(ValueError, match=r"z of shape \(batch, 4\), got \(4,\)"):
+        g.inverse(torch.randn(4))
+    with pytest.raises(ValueError, match="got"):
+        g.with_log_det(torch.randn(2, 5))

@@ -1,0 +1,270 @@
+import math
+
+import pytest
+import torch
+
+from catalogue import OPERATORS, shaken
+from laws import close
+from linearizer import Linearizer, Space
+from linearizer.bijections import Flatten, mlp
+from linearizer.operators import (
+    Convolution,
+    Dense,
+    Diagonal,
+    Identity,
+    LowRank,
+    ScaledIdentityPlusLowRank,
+)
+
+
+def space(n):
+    return Space(shaken(mlp(n, blocks=2, hidden=16)))
+
+
+@pytest.fixture
+def X():
+    return space(4)
+
+
+@pytest.fixture
+def Y():
+    return space(3)
+
+
+def test_composition_is_one_after_the_other(X, Y):
+    Z = space(5)
+    f, h = Linearizer(X, Dense(torch.randn(3, 4)), Y), Linearizer(Y, Dense(torch.randn(5, 3)), Z)
+    x = torch.randn(6, 4)
+    close((h @ f)(x), h(f(x)), 1e-8)
+
+
+def test_composition_demands_the_same_space(X, Y):
+    f = Linearizer(X, Dense(torch.randn(3, 4)), Y)
+    twin = Space(X.g)
+    with pytest.raises(ValueError, match="same Space object"):
+        f @ Linearizer(Y, Dense(torch.randn(4, 3)), twin)
+    with pytest.raises(ValueError, match="different Spaces"):
+        f + Linearizer(twin, Dense(torch.randn(3, 4)), Y)
+    for act in (lambda: f**2, f.exp, f.eig):
+        with pytest.raises(ValueError, match="one Space object as both"):
+            act()
+
+
+@pytest.mark.parametrize("n", [0, 1, 2, 7])
+def test_powers_are_rollouts(X, n):
+    f = Linearizer(X, Dense(0.5 * torch.randn(4, 4)), X)
+    x = y = torch.randn(5, 4)
+    for _ in range(n):
+        y = f(y)
+    close((f**n)(x), y, 1e-8)
+
+
+def test_negative_and_fractional_powers(X):
+    M = torch.randn(4, 4)
+    f = Linearizer(X, Dense(M @ M.mT + torch.eye(4)), X)
+    x = torch.randn(5, 4)
+    close((f**-1)(f(x)), x, 1e-8)
+    close((f**0.5)((f**0.5)(x)), f(x), 1e-8)
+    close(f.inverse()(f(x)), x, 1e-8)
+
+
+def test_exponential_is_the_flow(X):
+    """d/dt e^{tA} z = A e^{tA} z, and e^{sA} e^{tA} = e^{(s+t)A}."""
+    f = Linearizer(X, Dense(torch.randn(4, 4)), X)
+    x = torch.randn(5, 4)
+    close(f.exp(0.3)(f.exp(0.4)(x)), f.exp(0.7)(x), 1e-8)
+    t = torch.tensor(0.3, requires_grad=True)
+    z = X.g(f.exp(t)(x))
+    speed = torch.autograd.functional.jvp(lambda s: X.g(f.exp(s)(x)), t, torch.ones(()))[1]
+    close(speed, z @ f.operator.matrix.mT, 1e-7)
+
+
+def test_sums_and_multiples(X, Y):
+    f, h = (Linearizer(X, Dense(torch.randn(3, 4)), Y) for _ in range(2))
+    x = torch.randn(5, 4)
+    close((f + h)(x), Y.add(f(x), h(x)), 1e-8)
+    close((f - h)(x), Y.sub(f(x), h(x)), 1e-8)
+    close((2.5 * f)(x), Y.scale(2.5, f(x)), 1e-8)
+    close((f / 2)(x), Y.scale(0.5, f(x)), 1e-8)
+    close((-f)(x), Y.neg(f(x)), 1e-8)
+
+
+def test_svd_gives_points(X, Y):
+    f = Linearizer(X, Dense(torch.randn(3, 4)), Y)
+    S = f.svd(2)
+    assert S.U.shape == (2, 3) and S.V.shape == (2, 4) and S.S.shape == (2,)
+    close(f(S.V), Y.scale(S.S, S.U), 1e-8)
+    close(f.T(S.U), X.scale(S.S, S.V), 1e-8)
+    assert S.operator.U.shape == (3, 2)
+
+
+def test_eigenvectors_real_and_complex(X):
+    turn = torch.tensor([[0.0, -2.0], [2.0, 0.0]])
+    f = Linearizer(X, Dense(torch.block_diag(turn, torch.diag(torch.tensor([3.0, -1.0])))), X)
+    E = f.eig()
+    assert E.values.abs().tolist() == pytest.approx([3, 2, 2, 1])
+    for value, r, s in zip(E.values, E.real, E.imag, strict=True):
+        a, b, r, s = float(value.real), float(value.imag), r[None], s[None]
+        close(f(r), X.sub(X.scale(a, r), X.scale(b, s)), 1e-8)
+        close(f(s), X.add(X.scale(b, r), X.scale(a, s)), 1e-8)
+
+
+def test_null_space_and_range(X, Y):
+    f = Linearizer(X, Dense(torch.randn(3, 1) @ torch.randn(1, 4)), Y)
+    assert f.rank() == 1
+    N = f.null_space()
+    assert N.shape == (3, 4)
+    close(f(N), Y.zero().expand(3, 3), 1e-8, floor=1.0)
+    close(X.gram(N), torch.eye(3))
+    P, R = f.null_projector(), f.range_projector()
+    x = torch.randn(5, 4)
+    close(f(P(x)), Y.zero().expand(5, 3), 1e-8, floor=1.0)
+    close(P(P(x)), P(x), 1e-8)
+    close(R(f(x)), f(x), 1e-8)
+    close(f(X.add(x, X.scale(3.0, N[:1]))), f(x), 1e-8)
+
+
+def test_structure_survives_in_projectors():
+    E = Space(Flatten((20_000,)))
+    f = Linearizer(E, LowRank(torch.randn(20_000, 3), torch.randn(20_000, 3)), E)
+    P = f.null_projector()
+    assert isinstance(P.operator, ScaledIdentityPlusLowRank) and f.rank() == 3
+    assert isinstance(f.range_projector().operator, LowRank)
+    with pytest.raises(ValueError, match=r"null_projector\(\)"):
+        f.null_space()
+
+
+def test_fit_core_recovers_the_core_that_made_the_data(X, Y):
+    f = Linearizer(X, Dense(torch.randn(3, 4)), Y)
+    x = torch.randn(50, 4)
+    start = Linearizer(X, Dense(torch.zeros(3, 4)), Y)
+    fitted = start.fit_core(x, f(x))
+    close(fitted.operator.matrix, f.operator.matrix, 1e-8)
+    assert start.operator.matrix.abs().max() == 0
+    assert not fitted.operator.matrix.requires_grad
+
+
+def test_fit_core_streams(X, Y):
+    f = Linearizer(X, Dense(torch.randn(3, 4)), Y)
+    x, y = torch.randn(500, 4), torch.randn(500, 3)
+    batches = ((x[i : i + 3], y[i : i + 3]) for i in range(0, 500, 3))
+    close(f.fit_core(batches).operator.matrix, f.fit_core(x, y).operator.matrix)
+    ridged = f.fit_core(x, y, ridge=7.0).operator.matrix
+    Z, W = X.g(x), Y.g(y)
+    close(ridged, torch.linalg.solve(Z.mT @ Z + 7.0 * torch.eye(4), Z.mT @ W).mT)
+
+
+def test_fit_core_of_little_or_dependent_data_has_least_norm(X, Y):
+    f = Linearizer(X, Dense(torch.randn(3, 4)), Y)
+    for x in (torch.randn(2, 4), torch.randn(2, 4)[[0, 1, 0, 1, 0, 1]]):
+        y = f(x)
+        A = f.fit_core(x, y).operator.matrix
+        close(A, (torch.linalg.pinv(X.g(x)) @ Y.g(y)).mT, 1e-8)
+
+
+def test_fit_core_refuses_bad_data(X, Y):
+    f = Linearizer(X, Dense(torch.randn(3, 4)), Y)
+    with pytest.raises(ValueError, match="as many y as x, got 5 x and 4 y"):
+        f.fit_core(torch.randn(5, 4), torch.randn(4, 3))
+    with pytest.raises(ValueError, match="no y"):
+        f.fit_core(torch.randn(5, 4))
+    with pytest.raises(ValueError, match="got none"):
+        f.fit_core([])
+    with pytest.raises(ValueError, match="got none"):
+        f.fit_core(torch.randn(0, 4), torch.randn(0, 3))
+    with pytest.raises(ValueError, match="NaN"):
+        f.fit_core(torch.full((5, 4), math.nan), torch.randn(5, 3))
+    with pytest.raises(ValueError, match="ridge ≥ 0"):
+        f.fit_core(torch.randn(5, 4), torch.randn(5, 3), ridge=-1.0)
+
+
+def test_certificate_is_a_table_with_a_verdict(X, Y):
+    f = Linearizer(X, Dense(torch.randn(3, 4)), Y)
+    certificate = f.certify(torch.randn(5, 4))
+    text = str(certificate)
+    assert certificate.passed and "Penrose 4" in text and "tolerance 1e-08" in text
+    names = {law.name for law in certificate.laws}
+    assert {"linearity", "adjoint", "composition", "round trip X", "associative Y"} <= names
+    strict = f.certify(torch.randn(5, 4), tolerance=1e-30)
+    assert not strict.passed and "FAIL" in str(strict) and strict.to_dict()["passed"] is False
+
+
+def test_certificate_sees_a_broken_inverse(X, Y):
+    class Broken(Flatten):
+        def inverse(self, z):
+            return super().inverse(z) * 1.001
+
+    f = Linearizer(Space(Broken((4,))), Dense(torch.randn(3, 4)), Y)
+    certificate = f.certify(torch.randn(5, 4))
+    failed = {law.name for law in certificate.laws if not law.passed}
+    assert {"round trip X", "linearity", "Penrose 2"} <= failed
+
+
+def test_certificate_says_what_it_could_not_measure():
+    E = Space(Flatten((1, 80, 80)))
+    f = Linearizer(E, Convolution(torch.randn(1, 3, 3), (1, 80, 80), "zero"), E)
+    certificate = f.certify(torch.randn(3, 1, 80, 80))
+    skipped = [law for law in certificate.laws if law.error is None]
+    assert skipped and all("limit" in law.note for law in skipped)
+    with pytest.raises(ValueError, match="NaN"):
+        f.certify(torch.full((3, 1, 80, 80), math.nan))
+    with pytest.raises(ValueError, match="empty"):
+        f.certify(torch.randn(0, 1, 80, 80))
+
+
+def test_one_core_for_each_sample(X, Y):
+    A = torch.randn(5, 3, 4)
+    f = Linearizer(X, Dense(A), Y)
+    x = torch.randn(5, 4)
+    for i in range(5):
+        close(f(x)[i : i + 1], Linearizer(X, Dense(A[i]), Y)(x[i : i + 1]))
+    close(
+        f.pinv()(f(x)),
+        torch.cat([Linearizer(X, Dense(A[i]), Y).pinv()(f(x)[i : i + 1]) for i in range(5)]),
+    )
+    with pytest.raises(ValueError, match="one A for each of 5 samples"):
+        f.svd()
+
+
+def test_construction_names_what_does_not_fit(X, Y):
+    with pytest.raises(ValueError, match=r"operator has shape \(4, 3\).*need \(3, 4\)"):
+        Linearizer(X, Dense(torch.randn(4, 3)), Y)
+    with pytest.raises(TypeError, match="expected operator to be a Operator, got Tensor"):
+        Linearizer(X, torch.randn(3, 4), Y)
+    with pytest.raises(TypeError, match="expected source to be a Space, got Chain"):
+        Linearizer(X.g, Dense(torch.randn(3, 4)), Y)
+
+
+def test_everything_learns(X, Y):
+    f = Linearizer(X, Dense(torch.nn.Parameter(torch.randn(3, 4))), Y)
+    loss = (f.pinv() @ f)(torch.randn(5, 4)).square().sum() + f(torch.randn(5, 4)).sum()
+    loss.backward()
+    assert all(p.grad is not None for p in f.parameters())
+    assert f.operator.matrix.grad.abs().max() > 0
+
+
+def test_identity_core_changes_coordinates_only(X):
+    other = space(4)
+    f = Linearizer(X, Identity(4), other)
+    x = torch.randn(5, 4)
+    close(other.norm(f(x)), X.norm(x), 1e-8)
+
+
+@pytest.mark.parametrize("name", ["projector", "diagonal, singular"])
+def test_idempotent_core_idempotent_map(name):
+    A = OPERATORS[name]()
+    X = space(A.shape[0])
+    f = Linearizer(X, A, X)
+    p = f.range_projector()
+    x = 10 * torch.randn(5, X.dim)
+    close(p(p(x)), p(x), 1e-10)
+    if name == "projector":
+        assert torch.equal(f.operator(f.operator(X.g(x))), f.operator(X.g(x)))
+
+
+def test_the_state_dict_reloads(X, Y):
+    f = Linearizer(X, Diagonal(torch.ones(4)), X)
+    h = Linearizer(space(4), Diagonal(torch.zeros(4)), space(4))
+    h.load_state_dict(f.state_dict())
+    x = torch.randn(3, 4)
+    close(h(x), f(x))

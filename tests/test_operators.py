@@ -1,0 +1,410 @@
+import math
+
+import pytest
+import torch
+
+from catalogue import OPERATORS, positive
+from laws import close
+from linearizer.operators import (
+    DENSE_LIMIT,
+    Convolution,
+    Dense,
+    Diagonal,
+    Identity,
+    LowRank,
+    Operator,
+    Projector,
+    ScaledIdentityPlusLowRank,
+)
+
+randn = torch.randn
+D = 12_288
+
+
+def big(rank=16):
+    return ScaledIdentityPlusLowRank(0.7, randn(D, rank) / D**0.5, randn(D, rank) / D**0.5)
+
+
+# -- structure is kept ---------------------------------------------------------------------
+
+
+def test_structured_results_have_structured_types():
+    S, L, c = big(2), LowRank(randn(D, 2), randn(D, 2)), Identity(D)
+    d, k = Diagonal(randn(D).abs() + 1), Convolution(randn(3, 3, 3), (3, 64, 64))
+    kinds = {
+        ScaledIdentityPlusLowRank: [
+            S @ S,
+            S + S,
+            S + L,
+            c + L,
+            S.T,
+            S.inverse(),
+            S**3,
+            S**-2,
+            S.exp(),
+            S.pinv(),
+            c * 3.0,
+            S - c,
+            L.exp(),
+            S.compress(),
+        ],
+        LowRank: [L @ S, S @ L, L @ L, L + L, L @ d, k @ L, L.T, L.pinv(), L**3, L @ k],
+        Diagonal: [d @ d, d + d, d + c, d.exp(), d.inverse(), d**0.5, c * 2.0 @ d, d.pinv()],
+        Convolution: [k @ k, k + k, k + c, k.exp(), k.pinv(), k**2, k.T, c @ k, (c * 2.0) @ k],
+        Identity: [c @ c, c**5, c.T, c.inverse(), S**0],
+        Projector: [Projector(randn(D)) @ Projector(randn(D)), Projector(randn(D)).complement()],
+    }
+    for kind, results in kinds.items():
+        for A in results:
+            assert type(A) is kind, A
+
+
+def test_ranks_stay_small():
+    A = big(4)
+    assert (A**1000).U.shape[1] == 4
+    assert A.inverse().U.shape[1] == 4 and A.exp().U.shape[1] == 4
+    product = A @ A @ A
+    assert product.U.shape[1] == 12 and product.compress().U.shape[1] == 4
+    z = randn(3, D)
+    close(product.compress()(z), product(z))
+    small = ScaledIdentityPlusLowRank(1.0, randn(6, 4), randn(6, 4))
+    assert (small @ small @ small).U.shape == (6, 6)
+
+
+def test_nothing_of_size_d_by_d_is_allocated():
+    """The largest tensor that any step makes has d × 64 entries or so, never d × d."""
+    largest = 0
+
+    class Watch(torch.utils._python_dispatch.TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            nonlocal largest
+            out = func(*args, **(kwargs or {}))
+            for t in torch.utils._pytree.tree_leaves(out):
+                if isinstance(t, torch.Tensor):
+                    largest = max(largest, t.untyped_storage().size() // t.element_size())
+            return out
+
+    A = big(16)
+    with Watch():
+        A @ A
+        A.inverse()
+        A.svd(16)
+        A.pinv()
+        A.exp()
+        A.eig(4)
+        A.rank()
+        A.compress()
+    assert D * 16 < largest <= D * 128
+
+
+def test_top_singular_values_at_full_size_agree_with_the_factors():
+    """Columns chosen orthonormal make the singular values known."""
+    U, V = (torch.linalg.qr(randn(D, 3))[0] for _ in range(2))
+    A = ScaledIdentityPlusLowRank(0.0, U * torch.tensor([5.0, 4.0, 3.0]), V)
+    close(A.svd(3).S, torch.tensor([5.0, 4.0, 3.0]))
+    B = ScaledIdentityPlusLowRank(2.0, U, torch.zeros(D, 3))
+    top = B.svd(5)
+    close(top.S, torch.full((5,), 2.0))
+    close(top.V.mT @ top.V, torch.eye(5))
+
+
+def test_above_the_limit_is_an_error_that_says_what_to_do():
+    A, d, k = big(2), Diagonal(randn(D)), Convolution(randn(3, 3, 3), (3, 64, 64), "zero")
+    for act in (
+        A.dense,
+        A.svd,
+        A.eig,
+        d.svd,
+        d.dense,
+        k.svd,
+        k.pinv,
+        k.inverse,
+        k.exp,
+        k.eig,
+        k.rank,
+        lambda: A @ d,
+        lambda: d + A,
+        lambda: k @ k,
+        lambda: A + k,
+        lambda: k**2,
+        lambda: k**0.5,
+    ):
+        with pytest.raises(ValueError, match=f"above the limit of {DENSE_LIMIT:,} entries"):
+            act()
+    with pytest.raises(ValueError, match=r"Ask for the leading ones: \.svd\(k\)"):
+        A.svd()
+
+
+def test_the_limit_can_be_lifted():
+    A = LowRank(randn(5000, 1), randn(5000, 1))
+    with pytest.raises(ValueError, match="limit=None"):
+        A.dense()
+    assert A.dense(limit=None).shape == (5000, 5000)
+
+
+# -- answers -------------------------------------------------------------------------------
+
+
+def test_pinv_with_a_tolerance_drops_what_is_below_it():
+    s = torch.tensor([1.0, 1e-3, 1e-6])
+    U, V = (torch.linalg.qr(randn(5, 3))[0] for _ in range(2))
+    for A in (Dense((U * s) @ V.mT), LowRank(U * s, V), ScaledIdentityPlusLowRank(0.0, U * s, V)):
+        for rtol, kept in ((None, 3), (1e-4, 2), (1e-2, 1)):
+            assert A.rank(rtol) == kept
+            expected = (V[:, :kept] / s[:kept]) @ U[:, :kept].mT
+            close(A.pinv(rtol).dense(), expected, 1e-8)
+    d = Diagonal(s)
+    close(d.pinv(1e-2).diagonal, torch.tensor([1.0, 0.0, 0.0]))
+    assert d.rank(1e-4) == 2
+    with pytest.raises(ValueError, match="rtol ≥ 0"):
+        d.pinv(-1.0)
+
+
+@pytest.mark.parametrize(
+    "A",
+    [
+        Dense(torch.zeros(3, 2).double()),
+        Diagonal(torch.zeros(3).double()),
+        LowRank(torch.zeros(3, 1).double(), torch.zeros(2, 1).double()),
+        ScaledIdentityPlusLowRank(0.0, torch.zeros(3, 1).double(), torch.zeros(3, 1).double()),
+        Convolution(torch.zeros(1, 2, 2).double(), (1, 3, 3)),
+        Projector(-torch.ones(3).double()),
+    ],
+    ids=lambda A: type(A).__name__,
+)
+def test_the_pseudo_inverse_of_zero_is_zero(A):
+    assert A.pinv().shape == A.shape[::-1]
+    assert A.pinv().dense().abs().max() == 0 and A.rank() == 0
+
+
+def test_svd_signs_are_reproducible():
+    M = randn(6, 4)
+    one, two = Dense(M).svd(), Dense(M + 1e-14 * randn(6, 4)).svd()
+    close(one.U, two.U, 1e-8)
+    close(one.V, two.V, 1e-8)
+    peaks = one.V.gather(0, one.V.abs().argmax(0, keepdim=True))
+    assert (peaks > 0).all()
+    low = LowRank(M, torch.eye(4)).svd()
+    close(low.V, one.V, 1e-8)
+
+
+def test_projector_is_exactly_zero_one_and_passes_gradients_straight_through():
+    logits = torch.nn.Parameter(randn(8))
+    P = Projector(logits)
+    assert set(P.diagonal.tolist()) <= {0.0, 1.0}
+    z = randn(4, 8)
+    P(z).sum().backward()
+    slope = torch.sigmoid(logits) * (1 - torch.sigmoid(logits))
+    close(logits.grad, z.sum(0) * slope.detach())
+    assert P.logits is logits
+
+
+def test_projector_lattice():
+    a, b = Projector(torch.tensor([1.0, 1, -1, -1])), Projector(torch.tensor([1.0, -1, 1, -1]))
+    assert a.meet(b).mask.tolist() == [True, False, False, False]
+    assert a.join(b).mask.tolist() == [True, True, True, False]
+    assert a.complement().mask.tolist() == [False, False, True, True]
+    edge = Projector(torch.zeros(2))
+    assert edge.rank() == 0 and edge.complement().rank() == 2
+
+
+@pytest.mark.filterwarnings("ignore:Using padding='same'")
+def test_convolution_agrees_with_torch():
+    x = randn(3, 2, 5, 6)
+    for size in ((3, 3), (4, 4), (2, 3)):
+        kernel = randn(2, *size)
+        expected = torch.nn.functional.conv2d(x, kernel[:, None], padding="same", groups=2)
+        close(Convolution(kernel, (2, 5, 6), "zero")(x.flatten(1)), expected.flatten(1))
+        left, top = (size[1] - 1) // 2, (size[0] - 1) // 2
+        wrapped = torch.nn.functional.pad(
+            x, (left, size[1] - 1 - left, top, size[0] - 1 - top), mode="circular"
+        )
+        expected = torch.nn.functional.conv2d(wrapped, kernel[:, None], groups=2)
+        close(Convolution(kernel, (2, 5, 6))(x.flatten(1)), expected.flatten(1))
+
+
+def test_convolution_at_photo_size_needs_no_matrix():
+    A = Convolution(randn(3, 4, 4), (3, 256, 256))
+    z = randn(2, 3 * 256 * 256)
+    close((A.pinv() @ A)(z), z, 1e-6)
+    top = A.svd(4)
+    close(A(top.V.mT), (top.U * top.S).mT)
+    assert A.rank() == 3 * 256 * 256
+
+
+def test_fractional_powers_interpolate():
+    A = Dense(positive(4))
+    close((A**0.25 @ A**0.75).dense(), A.dense(), 1e-8)
+    close((A**-0.5 @ A**0.5).dense(), torch.eye(4), 1e-8)
+    k = Convolution(torch.tensor([[[0.0, 0.8, 0.2]]]), (1, 1, 8))
+    close((k**0.5 @ k**0.5).dense(), k.dense())
+
+
+@pytest.mark.parametrize(
+    "A",
+    [
+        Diagonal(torch.tensor([-1.0, 2.0]).double()),
+        Dense(torch.tensor([[0.0, 1.0], [0.0, 0.0]]).double()),  # no basis of eigenvectors
+        Dense(-torch.eye(3).double()),
+        Convolution(-torch.ones(1, 1, 1).double(), (1, 2, 2)),
+        ScaledIdentityPlusLowRank(-1.0, torch.ones(5, 1).double(), torch.ones(5, 1).double()),
+    ],
+    ids=lambda A: type(A).__name__,
+)
+def test_no_real_root_is_an_error(A):
+    with pytest.raises(ValueError, match="no real principal power"):
+        A**0.5
+
+
+# -- gradients -----------------------------------------------------------------------------
+
+SMALL = {
+    "dense": lambda a: Dense(a.reshape(3, 4)),
+    "diagonal": lambda a: Diagonal(a),
+    "low rank": lambda a: LowRank(a[:6].reshape(3, 2), a[6:].reshape(3, 2)),
+    "scaled identity + low rank": lambda a: ScaledIdentityPlusLowRank(
+        1 + a[0].square(), a[:5, None], a[5:10, None]
+    ),
+    "convolution": lambda a: Convolution(a.reshape(1, 3, 4), (1, 4, 4)),
+    "convolution, zero-padded": lambda a: Convolution(a.reshape(1, 3, 4), (1, 4, 4), "zero"),
+}
+
+
+@pytest.mark.parametrize("name", SMALL)
+def test_gradients_of_the_algebra(name):
+    start, make = randn(12), SMALL[name]
+
+    def results(a):
+        A = make(a)
+        z = torch.linspace(-1, 1, 2 * A.shape[1]).reshape(2, -1)
+        out = [A(z), (A.T @ A)(z), (A * 2.0 + A)(z), A.svd().S]
+        if A.rank() == min(A.shape):  # the pseudo-inverse jumps where the rank changes
+            out.append((A.pinv() @ A @ A.pinv()).dense())
+        if A.shape[0] == A.shape[1]:
+            out += [(A**3)(z), A.exp(0.3)(z)]
+        return tuple(out)
+
+    assert torch.autograd.gradcheck(results, start.requires_grad_(), atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["diagonal", "scaled identity + low rank", "convolution"])
+def test_gradients_of_the_inverse(name):
+    a = (randn(12).abs() + 0.5).requires_grad_()
+    make = SMALL[name]
+    assert torch.autograd.gradcheck(lambda a: make(a).inverse().dense(), a, atol=1e-6)
+
+
+def test_parameters_are_learned_and_tensors_are_kept():
+    p = torch.nn.Parameter(randn(3, 4))
+    assert dict(Dense(p).named_parameters()).keys() == {"matrix"}
+    assert dict(Dense(randn(3, 4)).named_buffers()).keys() == {"matrix"}
+    A = Dense(p).float()
+    assert A.dtype == torch.float32 and A.T.dtype == torch.float32
+    assert (Identity(3).float() * 2.0).dtype == torch.float32
+
+
+# -- one operator for each sample ----------------------------------------------------------
+
+BATCHED = [name for name, make in OPERATORS.items() if make().batch]
+
+
+@pytest.mark.parametrize("name", BATCHED)
+def test_a_batch_of_operators_is_each_of_them(name):
+    A = OPERATORS[name]()
+    z = randn(A.batch, A.shape[1])
+    single = A.dense()
+    for i in range(A.batch):
+        close(A(z)[i], single[i] @ z[i])
+        close(A.pinv().dense()[i], Dense(single[i]).pinv().dense(), 1e-8)
+    c = torch.arange(1.0, A.batch + 1)
+    close((A * c).dense(), single * c[:, None, None])
+    if A.shape[0] == A.shape[1]:
+        times = torch.linspace(0, 1, A.batch)
+        close(A.exp(times).dense(), torch.linalg.matrix_exp(single * times[:, None, None]))
+    with pytest.raises(ValueError, match=f"expected a batch of {A.batch}"):
+        A(z[:2])
+    with pytest.raises(ValueError, match="one for each of"):
+        A * c[:3]
+
+
+# -- bad input -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("make", "error", "message"),
+    [
+        (lambda: Dense([[1.0]]), TypeError, "matrix to be a real floating tensor, got list"),
+        (lambda: Dense(torch.ones(2, 2, dtype=torch.int64)), TypeError, "got torch.int64"),
+        (lambda: Dense(randn(3)), ValueError, r"2 axes .*got shape \(3,\)"),
+        (lambda: Diagonal(randn(2, 2, 2)), ValueError, "1 axes"),
+        (lambda: LowRank(randn(3, 2), randn(3, 1)), ValueError, "of one rank"),
+        (lambda: LowRank(randn(3, 2), randn(3, 2).float()), ValueError, "of one rank, dtype"),
+        (lambda: ScaledIdentityPlusLowRank(1.0, randn(3, 1), randn(4, 1)), ValueError, "square"),
+        (lambda: Convolution(randn(2, 3, 3), (3, 4, 4)), ValueError, "depthwise"),
+        (lambda: Convolution(randn(2, 3, 3), (2, 4, 4), "reflect"), ValueError, "'reflect'"),
+        (lambda: Convolution(randn(2, 3, 3), (2, 4, 4), origin=(3, 0)), ValueError, "outside"),
+        (lambda: Dense(randn(3, 2)) @ Dense(randn(3, 2)), ValueError, "inner sizes must agree"),
+        (lambda: Dense(randn(3, 2)) + Dense(randn(2, 3)), ValueError, "must agree"),
+        (lambda: Dense(randn(3, 3)) @ Identity(3).float(), ValueError, r"B is torch.float32"),
+        (lambda: Dense(randn(5, 2, 2)) @ Dense(randn(4, 2, 2)), ValueError, "a batch of 5"),
+        (lambda: Dense(randn(3, 2)) ** 2, ValueError, "needs a square operator, got 3 × 2"),
+        (lambda: Dense(randn(3, 2)).exp(), ValueError, "square"),
+        (lambda: Dense(randn(3, 2)).eig(), ValueError, "square"),
+        (lambda: Dense(randn(3, 2)).inverse(), ValueError, "square"),
+        (lambda: Diagonal(torch.tensor([1.0, 0.0])).inverse(), ValueError, r"Use pinv\(rtol\)"),
+        (lambda: Dense(torch.ones(2, 2)) ** -1, ValueError, "singular"),
+        (lambda: LowRank(randn(4, 2), randn(4, 2)).inverse(), ValueError, "singular"),
+        (lambda: Dense(randn(3, 3)).svd(0), ValueError, "k ≥ 1"),
+        (lambda: Dense(torch.full((2, 2), math.nan)).svd(), ValueError, "NaN"),
+        (lambda: Dense(torch.full((2, 2), math.nan)).pinv(), ValueError, "NaN"),
+        (lambda: Dense(torch.full((2, 2), math.inf)).eig(), ValueError, "infinite"),
+        (lambda: Diagonal(torch.full((2,), math.nan)).inverse(), ValueError, "NaN"),
+        (lambda: Diagonal(torch.full((2,), math.nan)).rank(), ValueError, "NaN"),
+        (lambda: Convolution(torch.full((1, 1, 1), math.nan), (1, 2, 2)).pinv(), ValueError, "NaN"),
+        (lambda: Dense(randn(3, 3))(randn(3)), ValueError, r"single vector is z\[None\]"),
+        (lambda: Dense(randn(3, 3))(randn(2, 4)), ValueError, r"\(batch, 3\), got \(2, 4\)"),
+        (lambda: Dense(randn(3, 3))(randn(2, 3).float()), ValueError, "got torch.float32"),
+        (lambda: Dense(randn(3, 3))(randn(2, 3, device="meta")), ValueError, "on meta"),
+        (lambda: Dense(randn(3, 3)) * randn(2, 2), ValueError, "a number"),
+        (lambda: Dense(randn(3, 3)) @ randn(3, 3), TypeError, "unsupported operand"),
+        (lambda: Dense(randn(3, 3)) * "two", TypeError, "operand|multiply"),
+    ],
+)
+def test_bad_input_gets_a_sentence(make, error, message):
+    with pytest.raises(error, match=message):
+        make()
+
+
+def test_an_empty_batch_gives_an_empty_batch():
+    for name, make in OPERATORS.items():
+        A = make()
+        if A.batch is None:
+            assert A(randn(0, A.shape[1])).shape == (0, A.shape[0]), name
+
+
+def test_the_contract_is_small():
+    """A user's operator with shape, T and forward has the whole algebra."""
+
+    class Shift(Operator):
+        def __init__(self, by=1):
+            super().__init__()
+            self.by = by
+            self.register_buffer("like", torch.empty(0))
+
+        @property
+        def shape(self):
+            return 4, 4
+
+        @property
+        def T(self):
+            return Shift(-self.by)
+
+        def forward(self, z):
+            return z.roll(self.by, -1)
+
+    A = Shift()
+    close((A**4).dense(), torch.eye(4))
+    close((A @ A.T).dense(), torch.eye(4))
+    close(A.pinv().dense(), A.T.dense())
+    assert A.rank() == 4
+    close((A + Identity(4)).dense(), A.dense() + torch.eye(4))
