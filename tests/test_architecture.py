@@ -17,6 +17,7 @@ ORDER = [
     "solvers",
     "certificate",
     "linearizer",
+    "pictures",
     "apps",
     "data",
     "metrics",
@@ -43,7 +44,7 @@ def imports(path: Path) -> set[str]:
                 names = [node.module.split(".")[1]]
             else:
                 continue
-            found.update(names)
+            found.update(n for n in names if not n.startswith("__"))
     return found - {here[0]}
 
 

@@ -321,6 +321,10 @@ def test_construction_says_what_is_wrong(make, message):
         make()
 
 
+def test_dropout_that_drops_nothing_is_welcome():
+    AffineCoupling((4,), nn.Sequential(MLP(2, 4), nn.Dropout(p=0.0)))
+
+
 def test_wrong_shapes_say_what_was_expected():
     g = mlp(4, blocks=1)
     with pytest.raises(ValueError, match=r"x of shape \(batch, 4\), got \(3, 5\)"):

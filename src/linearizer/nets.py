@@ -171,7 +171,10 @@ def refuse_mode_dependent(net: nn.Module, where: str) -> None:
     """
     for name, module in net.named_modules():
         running = isinstance(module, nn.modules.instancenorm._InstanceNorm)
-        if isinstance(module, _MODE_DEPENDENT) or (running and module.track_running_stats):
+        harmless = isinstance(module, nn.modules.dropout._DropoutNd) and module.p == 0
+        if (isinstance(module, _MODE_DEPENDENT) and not harmless) or (
+            running and module.track_running_stats
+        ):
             raise ValueError(
                 f"{where}: the network holds {type(module).__name__} at {name or 'its root'!r}, "
                 "which is not one fixed function, so g and its inverse would disagree. "

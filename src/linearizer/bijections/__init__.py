@@ -1,5 +1,6 @@
 """Invertible networks g: the contract, its layers, ready-made stacks, and wrappers of peers'."""
 
+from .adapters import from_freia, from_nflows, from_normflows, from_zuko
 from .base import Bijection, Chain, Flatten
 from .coupling import AdditiveCoupling, AffineCoupling
 from .mixing import ActNorm, Conv1x1, InvertibleLinear
@@ -18,6 +19,10 @@ __all__ = [
     "PixelShuffle",
     "SpatialSplit2x2",
     "Squeeze",
+    "from_freia",
+    "from_nflows",
+    "from_normflows",
+    "from_zuko",
     "glow",
     "mlp",
     "revnet",

@@ -120,7 +120,7 @@ def from_normflows(flow: Any, shape: tuple[int, ...]) -> Bijection:
     if hasattr(flow, "q0") and hasattr(flow, "flows"):
         flows = flow.flows
     pieces = [{"Split": 1, "Merge": -1}.get(type(f).__name__, 0) for f in flows]
-    if hasattr(flow, "merges") or sum(pieces):
+    if hasattr(flow, "merges") or sum(pieces) != 0:
         raise ValueError(
             f"from_normflows: expected a flow from one tensor to one, got {type(flow).__name__} "
             "that leaves the data in several (multi-scale). Use one scale, with Squeeze."
@@ -152,7 +152,10 @@ def from_nflows(transform: Any, shape: tuple[int, ...]) -> Bijection:
 
 
 class _Adapter(Bijection):
-    """What the four share: flat coordinates outside, the peer's own shapes inside."""
+    """What the four share: flat coordinates outside, the peer's own shapes inside.
+
+    An empty batch never reaches the peer: many fail on it, and an ActNorm would become NaN.
+    """
 
     peer: Any
 
@@ -175,15 +178,19 @@ class _Adapter(Bijection):
         """The peer's own x."""
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._encode(x.contiguous())[0].flatten(1)
+        return self._encode(x.contiguous())[0].flatten(1) if len(x) else x.flatten(1)
 
     def inverse(self, z: Tensor) -> Tensor:
         self._check(z, self.out_shape, "z")
+        if not len(z):
+            return z.reshape(0, *self.shape)
         x = self._decode(z.contiguous().reshape(len(z), *self.peer_shape))
         return x.reshape(len(z), *self.shape)
 
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         self._check(x, self.shape, "x")
+        if not len(x):
+            return x.flatten(1), x.new_zeros(0)
         z, log_det = self._encode(x.contiguous())
         log_det = log_det.to(z) if isinstance(log_det, Tensor) else z.new_tensor(log_det)
         if log_det.ndim > 1:  # one for each number, from transforms that act on each alone
@@ -306,10 +313,7 @@ def _refuse_inexact(peer: nn.Module, where: str) -> None:
                 f"{where}: the peer holds {type(module).__name__} at {name or 'its root'!r}, "
                 "which is not one fixed function with an exact inverse. Build it without."
             )
-        # The peers keep dropout layers with p = 0, which do nothing.
-        idle = isinstance(module, nn.modules.dropout._DropoutNd) and module.p == 0
-        if not idle and next(module.children(), None) is None:
-            refuse_mode_dependent(module, f"{where}, layer {name!r}")
+    refuse_mode_dependent(peer, where)
 
 
 def _try(
@@ -328,7 +332,7 @@ def _try(
     except Exception as error:
         raise ValueError(
             f"{where}: expected a peer that takes data of shape {tuple(x.shape)} and nothing "
-            f"else, but it fails with: {error or type(error).__name__}"
+            f"else, but it fails with: {str(error) or type(error).__name__}"
         ) from error
     if not isinstance(z, Tensor):
         raise ValueError(

@@ -35,7 +35,8 @@ class ActNorm(Bijection):
         self.register_buffer("initialized", torch.tensor(False))
 
     def forward(self, x: Tensor) -> Tensor:
-        return (x - self.mean) * self.log_scale.exp()
+        scale = self.log_scale.exp()
+        return torch.addcmul(-self.mean * scale, x, scale)
 
     def inverse(self, z: Tensor) -> Tensor:
         return torch.addcmul(self.mean, z, torch.exp(-self.log_scale))
@@ -94,7 +95,9 @@ class InvertibleLinear(Bijection):
 
     def _factors(self) -> tuple[Tensor, Tensor, Tensor]:
         log_scale = self.max_log_scale * torch.tanh(self.raw / self.max_log_scale)
-        lower = self.lower.tril(-1) + torch.eye(len(self.raw)).to(self.raw)
+        lower = self.lower.tril(-1) + torch.eye(
+            len(self.raw), dtype=self.raw.dtype, device=self.raw.device
+        )
         upper = self.upper.triu(1) + torch.diag(self.sign * log_scale.exp())
         return lower, upper, log_scale
 

@@ -1,0 +1,25 @@
+import importlib.util
+from pathlib import Path
+
+import torch
+
+EXAMPLES = Path(__file__).parent.parent / "examples"
+
+
+def load(name):
+    spec = importlib.util.spec_from_file_location(name, EXAMPLES / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_random_labels_are_fitted_to_a_thousandth(tmp_path):
+    example = load("finite_fit")
+    x, y = example.dataset()
+    f, errors = example.fit(x, y)
+    assert errors[0] > 1
+    with torch.no_grad():
+        assert (f(x) - y).norm(dim=1).max() <= 1e-3
+    assert f.certify(x).passed
+    example.plot(errors, tmp_path / "error.png")
+    assert (tmp_path / "error.png").stat().st_size > 5000
