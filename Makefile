@@ -19,7 +19,7 @@ lint: $(INSTALLED)
 	$(BIN)/mypy
 
 docs: $(INSTALLED)
-	$(BIN)/pdoc --docformat google --math -o docs/site linearizer
+	$(BIN)/pdoc --docformat google -o docs/site linearizer
 
 $(INSTALLED): pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv

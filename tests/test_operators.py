@@ -298,6 +298,9 @@ def test_parameters_are_learned_and_tensors_are_kept():
     p = torch.nn.Parameter(randn(3, 4))
     assert dict(Dense(p).named_parameters()).keys() == {"matrix"}
     assert dict(Dense(randn(3, 4)).named_buffers()).keys() == {"matrix"}
+    wide = LowRank(torch.nn.Parameter(randn(2, 5)), torch.nn.Parameter(randn(3, 5)))
+    assert len(list(wide.parameters())) == 2
+    close(wide.pinv().dense(), torch.linalg.pinv(wide.dense()), 1e-8)
     A = Dense(p).float()
     assert A.dtype == torch.float32 and A.T.dtype == torch.float32
     assert (Identity(3).float() * 2.0).dtype == torch.float32

@@ -54,7 +54,8 @@ def hold_factors(module: Operator, U: Tensor, V: Tensor) -> None:
             f"{kind}: expected U (m, r) and V (n, r) of one rank, dtype and device, got "
             f"{tuple(U.shape)} {U.dtype} {U.device} and {tuple(V.shape)} {V.dtype} {V.device}."
         )
-    if U.shape[-1] > min(U.shape[-2], V.shape[-2]):
+    learned = isinstance(U, nn.Parameter) or isinstance(V, nn.Parameter)
+    if U.shape[-1] > min(U.shape[-2], V.shape[-2]) and not learned:
         # More columns than the rank can be (after many products): fold them, exactly.
         if V.shape[-2] <= U.shape[-2]:
             U, V = U @ V.mT, torch.eye(V.shape[-2], dtype=V.dtype, device=V.device)
