@@ -3,27 +3,38 @@
 #   make test          install, then lint, type check and run every test
 PYTHON ?= python3
 BIN = .venv/bin
-INSTALLED = .venv/.installed
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
 .PHONY: quickstart test lint docs benchmarks clean
 
-quickstart: $(INSTALLED)
+quickstart: .venv/.installed
 	$(BIN)/linearizer quickstart
 
 test: lint
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
 
-lint: $(INSTALLED)
+lint: .venv/.installed-dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: $(INSTALLED)
+docs: .venv/.installed-dev
 	$(BIN)/pdoc --docformat google -o docs/site linearizer
+	@echo "wrote docs/site/index.html"
 
-$(INSTALLED): pyproject.toml constraints.txt
+benchmarks: .venv/.installed-dev
+	for name in memory_depth structured_operators glow_step readme_table; do \
+		$(BIN)/python benchmarks/$$name.py || exit 1; done
+
+.venv/.installed: pyproject.toml constraints.txt
+	@echo "installing into .venv (a minute or two)"
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e ".[dev]"
+	$(INSTALL) -e .
+	touch $@
+
+.venv/.installed-dev: .venv/.installed
+	@echo "installing what the tests need into .venv"
+	$(INSTALL) -e ".[dev]"
 	touch $@
 
 clean:

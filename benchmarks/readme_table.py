@@ -65,7 +65,7 @@ def rows() -> list[tuple[str, str, str]]:
             "the same conditioner dominates all three",
         ),
         (
-            "64 random labels ℝ⁸ → ℝ³, fitted (theorem H.4)",
+            "64 random labels ℝ⁸ → ℝ³, fitted (theorem H.5)",
             "`python examples/finite_fit.py`",
             f"largest error {fit['sup_error']:.0e}",
         ),

@@ -33,7 +33,18 @@ def imports(path: Path) -> set[str]:
     """Top-level parts of the package that a file imports from another part."""
     here = path.relative_to(PACKAGE).with_suffix("").parts
     found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    tree = ast.parse(path.read_text())
+    typing_only = {
+        child
+        for node in ast.walk(tree)
+        if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING"
+        for child in ast.walk(node)
+    }
+    for node in ast.walk(tree):
+        if node in typing_only:
+            continue
+        if isinstance(node, ast.Import):
+            assert not any(alias.name.startswith("linearizer") for alias in node.names), path
         if isinstance(node, ast.ImportFrom):
             if node.level:
                 base = here[: len(here) - node.level]
@@ -54,11 +65,9 @@ def test_imports_run_down_the_list():
         if part == "__init__":
             continue
         assert part in ORDER, f"{path.name} is not in the list of parts"
-        runtime = path.read_text().split("if TYPE_CHECKING:")[0].count("\n")
         for other in imports(path):
             allowed = other in ORDER[: ORDER.index(part)]
-            typing_only = other == "linearizer" and part == "certificate" and runtime
-            assert allowed or typing_only, f"{path.name} imports {other}"
+            assert allowed, f"{path.name} imports {other}"
 
 
 def test_import_pulls_torch_and_nothing_heavier():

@@ -200,7 +200,7 @@ def test_a_chain_initialises_each_layer_on_the_output_of_the_one_before():
     ],
 )
 def test_actnorm_refuses_data_it_cannot_scale(data, message):
-    g = ActNorm((3,))
+    g = ActNorm((3,)).float()
     with pytest.raises(ValueError, match=message):
         g.initialize(data)
     assert not g.initialized and g.mean.abs().max() == 0
@@ -333,3 +333,80 @@ def test_wrong_shapes_say_what_was_expected():
         g.inverse(torch.randn(4))
     with pytest.raises(ValueError, match="got"):
         g.with_log_det(torch.randn(2, 5))
+
+
+def test_every_layer_checks_what_it_inverts():
+    for g, z in (
+        (InvertibleLinear((3,)), torch.randn(2, 4)),
+        (ActNorm((3,)), torch.randn(2, 1)),
+        (Squeeze((1, 4, 4)), torch.randn(2, 8, 2, 2)),
+    ):
+        with pytest.raises(ValueError, match="expected z of shape"):
+            g.inverse(z)
+    with pytest.raises(ValueError, match="expected data of shape"):
+        ActNorm((3,)).initialize(torch.randn(10, 1))
+    with pytest.raises(ValueError, match="got torch.int64"):
+        glow((1, 8, 8), blocks=1)(torch.ones(2, 1, 8, 8, dtype=torch.int64))
+    with pytest.raises(TypeError, match="as_tensor"):
+        mlp(3, blocks=1)([[1.0, 2.0, 3.0]])
+    with pytest.raises(TypeError, match="as_tensor"):
+        mlp(3, blocks=1).initialize([1.0, 2.0])
+    with pytest.raises(TypeError, match=r"shape of vectors is \(3,\)"):
+        ActNorm(3)
+    with pytest.raises(NotImplementedError, match="Define with_log_det"):
+
+        class Twice(Flatten.__base__):
+            def forward(self, x):
+                return 2 * x
+
+            def inverse(self, z):
+                return z / 2
+
+        Twice((3,)).with_log_det(torch.randn(2, 3))
+
+
+def test_a_failed_initialisation_leaves_nothing_half_done():
+    g = Chain(ActNorm((2,)), AdditiveCoupling((2,), MLP(1, 1)), ActNorm((2,)))
+    with torch.no_grad():
+        g.layers[0].log_scale.fill_(0.0)
+    bad = Chain(ActNorm((2, 2)), Flatten((2, 2)), ActNorm((4,)))
+    x = torch.randn(50, 2, 2)
+    x[:, 0, 0] = 1.0  # varies within its channel, but is one flat coordinate
+    with pytest.raises(ValueError, match="channel 0 of 4"):
+        bad.initialize(x)
+    assert not bad.layers[0].initialized and bad.layers[0].mean.abs().max() == 0
+    bad.initialize(torch.randn(50, 2, 2))
+    assert bad.layers[2].initialized and not g.layers[0].initialized
+
+
+def test_actnorm_judges_each_channel_by_itself():
+    x = torch.randn(100, 2) * torch.tensor([1e4, 1e-3])
+    z = ActNorm((2,)).initialize(x)(x)
+    close(z.std(0, correction=0), torch.ones(2))
+
+
+@pytest.mark.parametrize("kind", ["function", "attribute"])
+def test_hidden_dropout_is_found(kind):
+    class Hidden(MLP):
+        def forward(self, x):
+            return nn.functional.dropout(super().forward(x), 0.5, self.training)
+
+    class Recurrent(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.net = nn.LSTM(2, 4, num_layers=2, dropout=0.5)
+
+        def forward(self, x):
+            return self.net(x)[0]
+
+    net = Hidden(2, 4) if kind == "function" else Recurrent()
+    with pytest.raises(ValueError, match="disagree"):
+        AffineCoupling((4,), net)
+
+
+def test_saving_memory_notices_parameters_changed_before_backward():
+    g = shaken(glow((1, 8, 8), blocks=2, save_memory=True))
+    loss = g(torch.randn(2, 1, 8, 8)).square().sum()
+    shaken(g)
+    with pytest.raises(RuntimeError, match="changed in place"):
+        loss.backward()

@@ -229,9 +229,9 @@ def test_one_core_for_each_sample(X, Y):
 def test_construction_names_what_does_not_fit(X, Y):
     with pytest.raises(ValueError, match=r"operator has shape \(4, 3\).*need \(3, 4\)"):
         Linearizer(X, Dense(torch.randn(4, 3)), Y)
-    with pytest.raises(TypeError, match="expected operator to be a Operator, got Tensor"):
+    with pytest.raises(TypeError, match="expected operator as Operator, got Tensor.*Dense"):
         Linearizer(X, torch.randn(3, 4), Y)
-    with pytest.raises(TypeError, match="expected source to be a Space, got Chain"):
+    with pytest.raises(TypeError, match="expected source as Space, got Chain.*Space"):
         Linearizer(X.g, Dense(torch.randn(3, 4)), Y)
 
 
@@ -268,3 +268,60 @@ def test_the_state_dict_reloads(X, Y):
     h.load_state_dict(f.state_dict())
     x = torch.randn(3, 4)
     close(h(x), f(x))
+
+
+def test_certificate_of_a_zero_core_passes(X, Y):
+    certificate = Linearizer(X, Dense(torch.zeros(3, 4)), Y).certify(torch.randn(5, 4))
+    assert certificate.passed, str(certificate)
+
+
+def test_certificate_fails_where_a_law_raises(X, Y):
+    class Faulty(Dense):
+        def pinv(self, rtol=None):
+            raise ValueError("a fault in this pinv")
+
+    certificate = Linearizer(X, Faulty(torch.randn(3, 4)), Y).certify(torch.randn(5, 4))
+    failed = {law.name: law.note for law in certificate.laws if not law.passed}
+    assert "a fault in this pinv" in failed["Penrose 1"] and not certificate.passed
+
+
+def test_certificate_counts_what_it_measured(X, Y):
+    certificate = Linearizer(X, Dense(torch.randn(5, 3, 4)), Y).certify(torch.randn(5, 4))
+    assert certificate.passed and 0 < certificate.measured < len(certificate.laws)
+    assert f"{certificate.measured} of {len(certificate.laws)} laws measured" in str(certificate)
+
+
+def test_certificate_takes_its_arguments_seriously(X, Y):
+    f, x = Linearizer(X, Dense(torch.randn(3, 4)), Y), torch.randn(5, 4)
+    assert not f.certify(x, tolerance=0.0).passed
+    with pytest.raises(ValueError, match="tolerance ≥ 0"):
+        f.certify(x, tolerance=-1.0)
+    with pytest.raises(ValueError, match="as many y as x, got 5 x and 2 y"):
+        f.certify(x, torch.randn(2, 3))
+
+
+def test_fit_core_says_what_a_loader_must_give(X, Y):
+    f, x = Linearizer(X, Dense(torch.randn(3, 4)), Y), torch.randn(5, 4)
+    with pytest.raises(TypeError, match="one loader of"):
+        f.fit_core([x], torch.randn(5, 3))
+    with pytest.raises(TypeError, match=r"fit_core\(x, y\)"):
+        f.fit_core([x])
+    with pytest.raises(ValueError, match="got 5 x and 4 y"):
+        f.fit_core([(x, torch.randn(4, 3))])
+    with pytest.raises(ValueError, match="ridge"):
+        f.fit_core(x, torch.randn(5, 3), ridge=math.inf)
+
+
+def test_fit_core_to_many_outputs_stays_small():
+    E, W = Space(Flatten((3,))), Space(Flatten((2000,)))
+    A, x = torch.randn(2000, 3), torch.randn(500, 3)
+    f = Linearizer(E, Dense(torch.zeros(2000, 3)), W)
+    loader = ((x[i : i + 10], x[i : i + 10] @ A.mT) for i in range(0, 500, 10))
+    close(f.fit_core(loader).operator.matrix, A, 1e-9)
+
+
+def test_autocast_reaches_no_core(X, Y):
+    f = Linearizer(X, Dense(torch.randn(3, 4)), Y).float()
+    x = torch.randn(5, 4).float()
+    with torch.autocast("cpu", torch.bfloat16):
+        assert f(x).dtype == torch.float32

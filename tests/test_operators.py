@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -411,3 +412,156 @@ def test_the_contract_is_small():
     close(A.pinv().dense(), A.T.dense())
     assert A.rank() == 4
     close((A + Identity(4)).dense(), A.dense() + torch.eye(4))
+
+
+@pytest.mark.parametrize("start", ["identity", "repeated", "distinct", "complex pair"])
+def test_gradients_of_fractional_powers(start):
+    """Finite and right, at repeated eigenvalues too."""
+    Q = torch.linalg.qr(randn(4, 4))[0]
+    M = {
+        "identity": torch.eye(4),
+        "repeated": Q @ torch.diag(torch.tensor([1.0, 1.0, 2.0, 2.0])) @ Q.mT,
+        "distinct": positive(4),
+        "complex pair": torch.block_diag(torch.tensor([[1.0, -2.0], [2.0, 1.0]]), torch.eye(2) * 3),
+    }[start]
+    for p in (0.5, -0.3, 1.7):
+        assert torch.autograd.gradcheck(lambda a, p=p: (Dense(a) ** p).dense(), M.requires_grad_())
+    U = randn(6, 2).requires_grad_()
+    assert torch.autograd.gradcheck(
+        lambda U: (ScaledIdentityPlusLowRank(2.0, U, U) ** 0.5).dense(), U, atol=1e-6
+    )
+
+
+def test_autocast_leaves_operators_alone():
+    A, z = Dense(randn(3, 4)).float(), randn(2, 4).float()
+    expected = A(z)
+    with torch.autocast("cpu", torch.bfloat16):
+        assert torch.equal(A(z), expected)
+
+
+# -- gradients where factors are dependent or values repeat ---------------------------------
+
+DEGENERATE = {
+    "identity, dense": lambda a: Dense(torch.eye(3) + a[:9].reshape(3, 3)),
+    "αI + UUᵀ": lambda a: (lambda U: ScaledIdentityPlusLowRank(2.0, U, U))(
+        torch.eye(5)[:, :2] + a[:10].reshape(5, 2)
+    ),
+    "αI + 0Vᵀ": lambda a: ScaledIdentityPlusLowRank(1.5, a[:5, None], torch.ones(5, 1)),
+    "a square": lambda a: (lambda A: A @ A)(
+        ScaledIdentityPlusLowRank(1.0, torch.eye(5)[:, :1] + a[:5, None], torch.ones(5, 1))
+    ),
+    "low rank": lambda a: LowRank(torch.eye(4)[:, :2] + a[:8].reshape(4, 2), torch.ones(4, 2)),
+    "low rank, rank 2": lambda a: LowRank(
+        torch.eye(4)[:, :2] + a[:8].reshape(4, 2), torch.eye(5)[:, 1:3] + 0.3
+    ),
+}
+
+
+@pytest.mark.parametrize("name", DEGENERATE)
+def test_gradients_of_values_and_pseudo_inverse_at_degenerate_points(name):
+    """Against finite differences along a direction that keeps the rank."""
+    make = DEGENERATE[name]
+    direction, w = torch.linspace(0.3, 1.0, 12), None
+
+    def value(t):
+        A = make(t * direction)
+        nonlocal w
+        if w is None:
+            w = torch.linspace(-1, 1, A.shape[0] * A.shape[1]).reshape(A.shape[1], A.shape[0])
+        return (A.pinv().dense() * w).sum() + A.svd().S.square().sum()
+
+    t = torch.zeros((), requires_grad=True)
+    value(t).backward()
+    h = 1e-6
+    with torch.no_grad():
+        slope = (value(torch.tensor(h)) - value(torch.tensor(-h))) / (2 * h)
+    assert t.grad.item() == pytest.approx(slope.item(), rel=1e-5, abs=1e-7)
+
+
+def test_power_of_a_jordan_block():
+    A = Dense(torch.tensor([[2.0, 1.0], [0.0, 2.0]]))
+    root = (A**0.5).dense()
+    close(root, torch.tensor([[2**0.5, 2**-1.5], [0.0, 2**0.5]]))
+
+
+def test_fractional_powers_judge_each_sample_by_its_own_size():
+    d = torch.diag(torch.tensor([2.0, 3.0, 4.0]))
+    B = torch.stack([d * 1e-20, d])
+    close((Dense(B) ** 0.5).dense()[0], (Dense(B[0]) ** 0.5).dense())
+    k = torch.ones(2, 1, 1, 1) * torch.tensor([1e-20, 1.0]).reshape(2, 1, 1, 1)
+    root = Convolution(k, (1, 2, 2)) ** 0.5
+    close(root.dense()[0], 1e-10 * torch.eye(4))
+
+
+def test_no_root_in_float32_where_there_is_none_in_float64():
+    """A symmetric kernel has real multipliers, a negative one among them."""
+    kernel = torch.tensor([[[0.0, 1.0, 0.0], [1.0, 2.5, 1.0], [0.0, 1.0, 0.0]]])
+    for dtype in (torch.float64, torch.float32):
+        with pytest.raises(ValueError, match="no real principal power"):
+            Convolution(kernel.to(dtype), (1, 5, 5)) ** 0.5
+
+
+def test_one_alpha_for_each_sample_and_one_pair_of_factors():
+    alpha = torch.rand(5) + 3
+    for A in (Identity(4) * alpha, ScaledIdentityPlusLowRank(alpha, randn(4, 1), randn(4, 1))):
+        U, S, V = A.svd()
+        close((U * S.unsqueeze(-2)) @ V.mT, A.dense())
+        values, vectors = A.eig()
+        close(A.dense().to(values.dtype) @ vectors, vectors * values.unsqueeze(-2))
+
+
+def test_compress_takes_rank_zero():
+    for A in (LowRank(torch.zeros(6, 2), randn(6, 2)), Identity(4) * 2.0):
+        once = A.compress()
+        close(once.compress().dense(), A.dense())
+    with pytest.raises(ValueError, match="no_grad"):
+        LowRank(torch.nn.Parameter(randn(4, 2)), randn(4, 2)).compress()
+
+
+@pytest.mark.parametrize("alpha", [1e-12, 1e-8, 0.0])
+def test_a_small_alpha_costs_no_digits(alpha):
+    A = ScaledIdentityPlusLowRank(alpha, randn(4, 4), torch.eye(4))
+    for B in (A.inverse(), A.pinv()):
+        close(A.dense() @ B.dense(), torch.eye(4))
+
+
+def test_exp_does_not_overflow_on_the_way():
+    ones = torch.ones(4, 1)
+    A = ScaledIdentityPlusLowRank(-800.0, ones, 199 * ones)
+    close(A.exp()(torch.ones(1, 4)), math.exp(-4.0) * torch.ones(1, 4))
+
+
+def test_a_batch_of_scalars_counts_towards_the_limit():
+    with pytest.raises(ValueError, match="for each of 20 samples, above the limit"):
+        Convolution(randn(1, 3, 3), (1, 32, 32), "zero").exp(torch.linspace(0, 0.1, 20))
+    with pytest.raises(ValueError, match="above the limit"):
+        Dense(randn(1024, 1024)) * torch.ones(20)
+
+
+def test_factors_must_fit_each_other():
+    for make in (
+        lambda: LowRank(randn(3, 5, 1), randn(4, 5, 1)),
+        lambda: ScaledIdentityPlusLowRank(torch.ones(3), randn(4, 5, 1), randn(5, 1)),
+        lambda: ScaledIdentityPlusLowRank(torch.tensor(1.0).float(), randn(5, 1), randn(5, 1)),
+    ):
+        with pytest.raises(ValueError, match="one batch|one alpha|float32"):
+            make()
+
+
+@pytest.mark.parametrize("name", OPERATORS)
+def test_float32_keeps_its_digits(name):
+    """The same answers as float64 to the precision that is left, or the same refusal."""
+    A64 = OPERATORS[name]()
+    A, M = copy.deepcopy(A64).float(), A64.dense()
+    close(A.dense().double(), M, 1e-5)
+    assert torch.equal(torch.as_tensor(A.rank(1e-4)), torch.as_tensor(A64.rank(1e-4)))
+    close(A.pinv(1e-4).dense().double(), A64.pinv(1e-4).dense(), 1e-2)
+    U, S, V = A.svd()
+    close(((U * S.unsqueeze(-2)) @ V.mT).double(), M, 1e-4, floor=1e-3)
+    if A.shape[0] == A.shape[1]:
+        close(A.exp(0.1).dense().double(), A64.exp(0.1).dense(), 1e-4)
+        try:
+            root = A**0.5
+        except ValueError:
+            return
+        close((root @ root).dense().double(), M, 1e-2, floor=1e-3)

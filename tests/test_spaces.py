@@ -116,13 +116,13 @@ def test_bad_points_get_a_sentence(X):
         X.norm(torch.randn(4))
     with pytest.raises(ValueError, match=r"got \(3, 5\)"):
         X.norm(torch.randn(3, 5))
-    with pytest.raises(ValueError, match="float64, as g has, got torch.float32"):
+    with pytest.raises(ValueError, match="float64, as its weights, got torch.float32"):
         X.norm(torch.randn(3, 4, dtype=torch.float32))
     with pytest.raises(ValueError, match="got torch.int64"):
         X.norm(torch.ones(3, 4, dtype=torch.int64))
     with pytest.raises(TypeError, match="got list"):
         X.norm([1.0, 2.0, 3.0, 4.0])
-    with pytest.raises(ValueError, match="on cpu, where g is, got meta"):
+    with pytest.raises(ValueError, match="on cpu, where its weights are, got meta"):
         X.norm(torch.randn(3, 4, device="meta"))
     with pytest.raises(ValueError, match="1 or more points, got 0"):
         X.mean(torch.randn(0, 4))
@@ -132,6 +132,10 @@ def test_bad_points_get_a_sentence(X):
         X.combine([1.0, 2.0], points(3, X))
     with pytest.raises(ValueError, match="1 ≤ k ≤ 4"):
         X.pca(points(9, X), 5)
+    with pytest.raises(ValueError, match="one length .*got 3 and 2 points"):
+        X.add(points(3, X), points(2, X))
+    with pytest.raises(ValueError, match=r"one for each of 3 points, got a tensor of shape \(2,\)"):
+        X.scale(torch.ones(2), points(3, X))
     with pytest.raises(TypeError, match="expected a Bijection, got Linear"):
         Space(torch.nn.Linear(3, 3))
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from .operators import UnsupportedError
 from .spaces import Space
 
 if TYPE_CHECKING:
@@ -41,6 +42,17 @@ class Certificate:
     def passed(self) -> bool:
         return all(law.passed for law in self.laws)
 
+    @property
+    def measured(self) -> int:
+        """How many laws have an error: all, unless the core is too large or has a batch axis."""
+        return sum(law.error is not None for law in self.laws)
+
+    @property
+    def worst(self) -> float:
+        """The largest measured error; NaN if there is one."""
+        errors = torch.tensor([law.error for law in self.laws if law.error is not None])
+        return float(errors.max()) if len(errors) else 0.0
+
     def to_dict(self) -> dict[str, Any]:
         return {**asdict(self), "passed": self.passed}
 
@@ -50,13 +62,18 @@ class Certificate:
         lines = []
         for law in self.laws:
             error = law.note if law.error is None else f"{law.error:.1e}"
-            verdict = "–" if law.error is None else "pass" if law.passed else "FAIL"
+            verdict = "FAIL" if not law.passed else "–" if law.error is None else "pass"
             lines.append(f"{law.name:<{width}}  {law.formula:<{formulas}}  {error:>8}  {verdict}")
         verdict = "pass" if self.passed else "FAIL"
         lines.append(
-            f"{verdict}: {len(self.laws)} laws on {self.points} points, {self.dtype}, "
+            f"{verdict}: {self.measured} of {len(self.laws)} laws measured on {self.points} "
+            f"points, {self.dtype}, "
             f"relative tolerance {self.tolerance:.0e}"
         )
+        if any(law.name.startswith("round trip") and not law.passed for law in self.laws):
+            lines.append("The round trips fail, and the other laws with them: look at g⁻¹ first.")
+        if not self.passed and self.dtype != "float64":
+            lines.append("In float64 (f.double(), x.double()) rounding is out of the question.")
         return "\n".join(lines)
 
 
@@ -71,24 +88,33 @@ def certify(
         raise ValueError(f"certify: expected finite points, got {fault}.")
     if y is None:
         y = x.roll(1, 0) if f.source is f.target else _spread(f, z)
-    tolerance = tolerance or (1e-8 if z.dtype == torch.float64 else 1e-3)
+    elif len(y) != len(x):
+        raise ValueError(f"certify: expected as many y as x, got {len(x)} x and {len(y)} y.")
+    if tolerance is None:
+        tolerance = 1e-8 if z.dtype == torch.float64 else 1e-3
+    elif not tolerance >= 0:
+        raise ValueError(f"certify: expected tolerance ≥ 0, got {tolerance}.")
     laws = []
     for name, formula, measure in _laws(f, x, y):
         try:
             error = measure()
-        except ValueError as problem:  # a law that needs a dense matrix above the limit, say
+        except UnsupportedError as problem:  # it would need a dense matrix above the limit, say
             laws.append(Law(name, formula, None, True, f"not measured: {problem}"))
+            continue
+        except (ValueError, RuntimeError) as problem:
+            laws.append(Law(name, formula, None, False, f"raised: {problem}"))
             continue
         laws.append(Law(name, formula, error, error <= tolerance))
     return Certificate(tuple(laws), tolerance, len(x), str(z.dtype).removeprefix("torch."))
 
 
 def _spread(f: Linearizer, z: Tensor) -> Tensor:
-    """Target points off the range of f: Gaussian coordinates as large as those of f(x)."""
+    """Target points off the range of f: Gaussian coordinates as large as those of f(x) or x."""
     w = f.operator(z)
     generator = torch.Generator().manual_seed(0)
     noise = torch.randn(w.shape, dtype=torch.float64, generator=generator).to(w)
-    return f.target.points(noise * w.square().mean().sqrt())
+    size = next((s for s in (w.square().mean().sqrt(), z.square().mean().sqrt()) if s > 0), 1.0)
+    return f.target.points(noise * size)
 
 
 Row = tuple[str, str, Callable[[], float]]
@@ -113,7 +139,9 @@ def _laws(f: Linearizer, x: Tensor, y: Tensor) -> Iterator[Row]:
     yield (
         "adjoint",
         "⟨f(x), y⟩ = ⟨x, fᵀ(y)⟩",
-        lambda: _inner_error(Y.inner(f(x), y), X.inner(x, f.T(y)), Y.norm(f(x)) * Y.norm(y)),
+        lambda: _inner_error(
+            Y.inner(f(x), y), X.inner(x, f.T(y)), torch.maximum(X.norm(x), Y.norm(f(x))) * Y.norm(y)
+        ),
     )
 
     k = 8

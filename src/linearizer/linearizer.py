@@ -41,7 +41,8 @@ class Linearizer(nn.Module):
     r"""f(x) = g_y⁻¹(A g_x(x)): linear from ``source`` to ``target``, whatever g_x and g_y are.
 
     Every method returns another Linearizer, or points in data space. Composition needs the *same
-    Space object* between the two maps.
+    Space object* between the two maps. What an operation returns shares the Spaces, but its core is
+    its own and as of now: inside a training step, ask again.
 
     Paper: definition 2.1, propositions 2.4 to 2.9, lemma 4.1.
 
@@ -66,9 +67,10 @@ class Linearizer(nn.Module):
             ("target", target, Space),
         ):
             if not isinstance(value, kind):
+                wrap = "Space(g)" if kind is Space else "operators.Dense(matrix)"
                 raise TypeError(
-                    f"Linearizer: expected {name} to be a {kind.__name__}, "
-                    f"got {type(value).__name__}."
+                    f"Linearizer: expected {name} as {kind.__name__}, got {type(value).__name__}. "
+                    f"Wrap it, as in {wrap}."
                 )
         if operator.shape != (target.dim, source.dim):
             m, n = operator.shape
@@ -167,7 +169,7 @@ class Linearizer(nn.Module):
 
     def _single(self, what: str) -> None:
         if self.operator.batch is not None:
-            raise ValueError(
+            raise operators.UnsupportedError(
                 f"Linearizer.{what}: the operator holds one A for each of {self.operator.batch} "
                 "samples. Build a Linearizer with the one you want."
             )
@@ -211,7 +213,7 @@ class Linearizer(nn.Module):
         self._single("null_space")
         n = self.source.dim
         if n * n > operators.DENSE_LIMIT:
-            raise ValueError(
+            raise operators.UnsupportedError(
                 f"Linearizer.null_space: a basis would be a dense matrix of up to {n} × {n}, above "
                 f"the limit of {operators.DENSE_LIMIT:,} entries. Use null_projector()."
             )
@@ -238,8 +240,13 @@ class Linearizer(nn.Module):
             y: Outputs (n, \*target.shape).
             ridge: Weight of ‖A‖², ≥ 0.
         """
-        if not ridge >= 0:
+        if not (isinstance(ridge, int | float) and 0 <= ridge < float("inf")):
             raise ValueError(f"Linearizer.fit_core: expected ridge ≥ 0, got {ridge}.")
+        if y is not None and not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+            raise TypeError(
+                "Linearizer.fit_core: expected two tensors x and y, or one loader of (x, y) "
+                f"batches, got {type(x).__name__} and {type(y).__name__}."
+            )
         if isinstance(x, Tensor):
             if y is None or len(x) != len(y):
                 raise ValueError(
@@ -248,13 +255,24 @@ class Linearizer(nn.Module):
                 )
             x = [(x, y)]
         n, m = self.source.dim, self.target.dim
-        if n * (n + m) > 4 * operators.DENSE_LIMIT:
-            raise ValueError(
-                f"Linearizer.fit_core: the normal matrix would be {n} × {n + m}, too large. "
-                "Fit between Spaces of fewer dimensions."
+        if n * (n + m) > 2 * operators.DENSE_LIMIT:
+            raise operators.UnsupportedError(
+                f"Linearizer.fit_core: needs a dense matrix of {n} × {n + m}, above twice the "
+                f"limit of {operators.DENSE_LIMIT:,} entries. Fit between smaller Spaces."
             )
-        triangle = _Triangle(n + m)
-        for one, two in x:
+        triangle = _Triangle(n)
+        for batch in x:
+            if not (isinstance(batch, list | tuple) and len(batch) == 2):
+                raise TypeError(
+                    "Linearizer.fit_core: expected a loader of (x, y) batches, but it gives a "
+                    f"{type(batch).__name__}. Pass tensors as fit_core(x, y)."
+                )
+            one, two = batch
+            if len(one) != len(two):
+                raise ValueError(
+                    "Linearizer.fit_core: expected as many y as x in a batch, got "
+                    f"{len(one)} x and {len(two)} y."
+                )
             rows = torch.cat([self.source.coordinates(one), self.target.coordinates(two)], 1)
             if not torch.isfinite(rows).all():
                 raise ValueError("Linearizer.fit_core: the data or g of it holds NaN or infinity.")
@@ -265,7 +283,8 @@ class Linearizer(nn.Module):
         if ridge > 0:
             penalty = torch.zeros(n, n + m, dtype=R.dtype, device=R.device)
             penalty.diagonal().fill_(ridge**0.5)
-            R = torch.linalg.qr(torch.cat([R, penalty]), mode="r").R
+            triangle.add(penalty)
+            R = triangle.get()
         core = _solve_triangle(R[:, :n], R[:, n:]).mT
         return self._with(Dense(core.to(self.operator.dtype)))
 
@@ -289,10 +308,13 @@ class Linearizer(nn.Module):
 
 
 class _Triangle:
-    """R of the QR of all rows seen so far, in float64: a least-squares problem, streamed."""
+    """The first n rows of R in the QR of all rows [z w] so far, in float64.
 
-    def __init__(self, columns: int) -> None:
-        self.columns = columns
+    They hold the least-squares problem for w given z; the rows below have no part in z.
+    """
+
+    def __init__(self, n: int) -> None:
+        self.n = n
         self.count = 0
         self.R: Tensor | None = None
         self.waiting: list[Tensor] = []
@@ -301,13 +323,15 @@ class _Triangle:
         self.count += len(rows)
         self.waiting.append(rows.double())
         # Factor only once a full block waits, so that small batches cost no more than large ones.
-        if sum(map(len, self.waiting)) >= 2 * self.columns:
+        if sum(map(len, self.waiting)) >= 2 * self.n:
             self.get()
 
     def get(self) -> Tensor:
         if self.waiting or self.R is None:
-            blocks = ([] if self.R is None else [self.R]) + self.waiting
-            self.R = torch.linalg.qr(torch.cat(blocks), mode="r").R
+            stack = torch.cat(([] if self.R is None else [self.R]) + self.waiting)
+            # Reflect by the QR of the z columns alone: w goes along, however wide it is.
+            Q, R = torch.linalg.qr(stack[:, : self.n])
+            self.R = torch.cat([R, Q.mT @ stack[:, self.n :]], 1)
             self.waiting = []
         return self.R
 

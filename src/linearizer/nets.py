@@ -171,9 +171,13 @@ def refuse_mode_dependent(net: nn.Module, where: str) -> None:
     """
     for name, module in net.named_modules():
         running = isinstance(module, nn.modules.instancenorm._InstanceNorm)
+        inner = getattr(module, "dropout", 0.0)  # of recurrent and attention layers
+        drops = isinstance(inner, float) and inner > 0
         harmless = isinstance(module, nn.modules.dropout._DropoutNd) and module.p == 0
-        if (isinstance(module, _MODE_DEPENDENT) and not harmless) or (
-            running and module.track_running_stats
+        if (
+            (isinstance(module, _MODE_DEPENDENT) and not harmless)
+            or (running and module.track_running_stats)
+            or drops
         ):
             raise ValueError(
                 f"{where}: the network holds {type(module).__name__} at {name or 'its root'!r}, "

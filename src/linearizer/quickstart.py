@@ -123,7 +123,7 @@ def _measure(f: Linearizer, data: Digits, out: Path) -> dict[str, float]:
         points = x.to(dtype)
         certificate = f.certify(points[:64])
         lines.append(str(certificate))
-        numbers[f"worst_law_{name}"] = max(law.error or 0.0 for law in certificate.laws)
+        numbers[f"worst_law_{name}"] = certificate.worst
         back = f.source.points(f.source.coordinates(points))
         errors[name] = (back - points).abs().flatten(1).amax(1)
         numbers[f"round_trip_{name}"] = errors[name].max().item()
@@ -167,7 +167,7 @@ def _draw(f: Linearizer, data: Digits, out: Path) -> None:
         rows += [X.geodesic(example[a], example[b], s)[:, 0],
                  torch.lerp(example[a], example[b], s[:, None, None, None])]  # fmt: skip
         labels += [f"{a} to {b}, geodesic", "pixel cross-fade"]
-    image_grid(out / "geodesics.png", rows, labels, [f"{v:.2g}" for v in s.tolist()],
+    image_grid(out / "geodesics.png", rows, labels, [f"s = {v:.3g}" for v in s.tolist()],
                "Straight lines of the induced space")  # fmt: skip
 
     image_grid(
@@ -183,6 +183,7 @@ def _draw(f: Linearizer, data: Digits, out: Path) -> None:
     drift = max(float((f(row) - f(example[c])).abs().max())
                 for row, c in zip(changed, (0, 3, 6), strict=True))  # fmt: skip
     image_grid(
-        out / "null-space.png", changed, ["0", "3", "6"], [f"{t:+.0f} ⊙ n" for t in steps],
+        out / "null-space.png", changed, ["digit 0", "digit 3", "digit 6"],
+        [f"{t:+.0f} ⊙ n" for t in steps],
         f"x ⊕ t⊙n for n in the null space: scores change by {drift:.0e}",
     )  # fmt: skip

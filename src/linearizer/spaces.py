@@ -74,41 +74,41 @@ class Space(nn.Module):
 
     def coordinates(self, x: Tensor) -> Tensor:
         """z = g(x), (batch, dim)."""
-        self._check(x, self.shape, "points")
-        return self.g(x)
+        self.g._check(x, self.shape, "points")
+        z = self.g(x)
+        if z.shape != (len(x), self.dim):
+            raise ValueError(
+                f"Space: {type(self.g).__name__}.forward gave {tuple(z.shape)} for {len(x)} "
+                f"points, but a bijection of {self.shape} gives ({len(x)}, {self.dim})."
+            )
+        return z
 
     def points(self, z: Tensor) -> Tensor:
         """x = g⁻¹(z), (batch, \\*shape)."""
-        self._check(z, (self.dim,), "coordinates")
+        self.g._check(z, (self.dim,), "coordinates")
         return self.g.inverse(z)
 
-    def _check(self, x: Tensor, shape: tuple[int, ...], what: str) -> None:
-        wanted = f"(batch, {', '.join(map(str, shape))})"
-        if not isinstance(x, Tensor):
-            raise TypeError(f"Space: expected {what} as a tensor {wanted}, got {type(x).__name__}.")
-        if tuple(x.shape[1:]) != shape or x.ndim != len(shape) + 1:
-            single = " A single one is x[None]." if tuple(x.shape) == shape else ""
+    def _pair(self, u: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+        """Coordinates of two batches of one length, or of which one is a single point."""
+        a, b = self.coordinates(u), self.coordinates(v)
+        if len(a) != len(b) and 1 not in (len(a), len(b)):
             raise ValueError(
-                f"Space: expected {what} of shape {wanted}, got {tuple(x.shape)}.{single}"
+                f"Space: expected two batches of one length (or a single point), "
+                f"got {len(a)} and {len(b)} points."
             )
-        like = next((p for p in self.g.parameters() if p.is_floating_point()), None)
-        if not x.is_floating_point() or (like is not None and x.dtype != like.dtype):
-            kind = "a floating dtype" if like is None else f"{like.dtype}, as g has"
-            raise ValueError(f"Space: expected {what} of {kind}, got {x.dtype}. Use .to(dtype).")
-        if like is not None and x.device != like.device:
-            raise ValueError(
-                f"Space: expected {what} on {like.device}, where g is, got {x.device}. Use .to()."
-            )
+        return a, b
 
     # -- the vector space ------------------------------------------------------------------
 
     def add(self, u: Tensor, v: Tensor) -> Tensor:
         """u ⊕ v."""
-        return self.points(self.coordinates(u) + self.coordinates(v))
+        a, b = self._pair(u, v)
+        return self.points(a + b)
 
     def sub(self, u: Tensor, v: Tensor) -> Tensor:
         """u ⊖ v."""
-        return self.points(self.coordinates(u) - self.coordinates(v))
+        a, b = self._pair(u, v)
+        return self.points(a - b)
 
     def scale(self, a: float | Tensor, u: Tensor) -> Tensor:
         """a ⊙ u, for a number or one for each point, (batch,)."""
@@ -145,7 +145,7 @@ class Space(nn.Module):
 
         A number s gives (batch, \*shape); several give (len(s), batch, \*shape).
         """
-        a, b = self.coordinates(u), self.coordinates(v)
+        a, b = self._pair(u, v)
         s = torch.as_tensor(s, dtype=a.dtype, device=a.device)
         if s.ndim == 0:
             return self.points(torch.lerp(a, b, s))
@@ -160,7 +160,8 @@ class Space(nn.Module):
 
     def inner(self, u: Tensor, v: Tensor) -> Tensor:
         """⟨u, v⟩ = g(u)·g(v), (batch,)."""
-        return (self.coordinates(u) * self.coordinates(v)).sum(-1)
+        a, b = self._pair(u, v)
+        return (a * b).sum(-1)
 
     def norm(self, u: Tensor) -> Tensor:
         """‖u‖, (batch,)."""
@@ -168,11 +169,12 @@ class Space(nn.Module):
 
     def distance(self, u: Tensor, v: Tensor) -> Tensor:
         """‖u ⊖ v‖, (batch,)."""
-        return torch.linalg.vector_norm(self.coordinates(u) - self.coordinates(v), dim=-1)
+        a, b = self._pair(u, v)
+        return torch.linalg.vector_norm(a - b, dim=-1)
 
     def angle(self, u: Tensor, v: Tensor) -> Tensor:
         """Angle between u and v in radians, (batch,); accurate for small angles too."""
-        a, b = (nn.functional.normalize(self.coordinates(x), dim=-1) for x in (u, v))
+        a, b = (nn.functional.normalize(z, dim=-1) for z in self._pair(u, v))
         apart, along = (torch.linalg.vector_norm(d, dim=-1) for d in (a - b, a + b))
         return 2 * torch.atan2(apart, along)
 
@@ -191,7 +193,7 @@ class Space(nn.Module):
         ):
             raise ValueError(
                 f"Space.qr: expected linearly independent points, but these {z.shape[0]} span "
-                f"fewer dimensions. Use pca, which orders them and drops what is dependent."
+                "fewer dimensions. Leave out some, or take pca(points, k), the leading directions."
             )
         sign = torch.where(R.diagonal() < 0, -1.0, 1.0).to(z)
         return QR(self.points((Q * sign).mT), R * sign[:, None])
@@ -239,8 +241,9 @@ class Space(nn.Module):
 
 def _column(a: float | Tensor, z: Tensor) -> Tensor:
     a = torch.as_tensor(a, dtype=z.dtype, device=z.device)
-    if a.ndim > 1:
+    if a.ndim > 1 or (a.ndim and len(z) != 1 and len(a) not in (1, len(z))):
         raise ValueError(
-            f"Space.scale: expected a number or one for each point, got {tuple(a.shape)}."
+            f"Space.scale: expected a number or one for each of {len(z)} points, got a tensor of "
+            f"shape {tuple(a.shape)}."
         )
     return a[:, None] if a.ndim else a

@@ -3,10 +3,11 @@ r"""The contract of an invertible network, and chains of them."""
 from __future__ import annotations
 
 import abc
+import functools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from itertools import pairwise
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -27,6 +28,11 @@ class Bijection(nn.Module, abc.ABC):
 
     def __init__(self, shape: tuple[int, ...], out_shape: tuple[int, ...] | None = None) -> None:
         super().__init__()
+        if isinstance(shape, int):
+            raise TypeError(
+                f"{type(self).__name__}: expected a data shape without the batch, got the number "
+                f"{shape}. The shape of vectors is ({shape},)."
+            )
         self.shape = tuple(int(n) for n in shape)
         self.out_shape = self.shape if out_shape is None else tuple(int(n) for n in out_shape)
         if not self.shape or min(self.shape) < 1:
@@ -41,6 +47,12 @@ class Bijection(nn.Module, abc.ABC):
                 f"{self.out_shape} holds {math.prod(self.out_shape)}; a bijection keeps them all."
             )
 
+    def __init_subclass__(cls) -> None:
+        """Every ``inverse`` and ``with_log_det`` checks the shape that it is given."""
+        for name, side in (("inverse", "out_shape"), ("with_log_det", "shape")):
+            if name in vars(cls):
+                setattr(cls, name, _checking(vars(cls)[name], side))
+
     @abc.abstractmethod
     def forward(self, x: Tensor) -> Tensor:
         """z = g(x)."""
@@ -51,7 +63,10 @@ class Bijection(nn.Module, abc.ABC):
 
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """g(x) and log |det ∂g/∂x|, (batch,)."""
-        raise TypeError(f"{type(self).__name__} has no cheap log-determinant.")
+        raise NotImplementedError(
+            f"{type(self).__name__} gives no log-determinant. Define with_log_det(x), which "
+            "returns z and log |det ∂g/∂x| of each sample."
+        )
 
     def initialize(self: Self, data: Tensor | Iterable[Tensor], limit: int = 4096) -> Self:
         """Set what depends on data (ActNorm) from a batch, or from up to ``limit`` of a loader.
@@ -59,13 +74,19 @@ class Bijection(nn.Module, abc.ABC):
         Explicit and once: layers that are initialised already stay as they are.
         """
         x = data if isinstance(data, Tensor) else _gather(data, limit)
+        self._check(x, self.shape, "data")
         if x.shape[0] == 0 or not torch.isfinite(x).all():
             fault = "an empty batch" if x.shape[0] == 0 else "NaN or infinite values"
             raise ValueError(
                 f"{type(self).__name__}.initialize: expected finite data, got {fault}."
             )
-        with torch.no_grad():
-            self._initialize(x)
+        before = {name: value.clone() for name, value in self.state_dict().items()}
+        try:
+            with torch.no_grad():
+                self._initialize(x)
+        except ValueError:
+            self.load_state_dict(before)  # not half initialised
+            raise
         return self
 
     def _initialize(self, x: Tensor) -> Tensor:
@@ -76,11 +97,39 @@ class Bijection(nn.Module, abc.ABC):
         return super().__call__(x)
 
     def _check(self, x: Tensor, shape: tuple[int, ...], name: str) -> None:
+        if not isinstance(x, Tensor):
+            raise TypeError(
+                f"{type(self).__name__}: expected {name} as a tensor, got {type(x).__name__}. "
+                "Use torch.as_tensor(…, dtype=torch.float32)."
+            )
         if tuple(x.shape[1:]) != shape or x.ndim != len(shape) + 1:
+            single = " A single one is x[None]." if tuple(x.shape) == shape else ""
             raise ValueError(
                 f"{type(self).__name__}: expected {name} of shape "
-                f"(batch, {', '.join(map(str, shape))}), got {tuple(x.shape)}."
+                f"(batch, {', '.join(map(str, shape))}), got {tuple(x.shape)}.{single}"
             )
+        like = next((p for p in self.parameters() if p.is_floating_point()), None)
+        if not x.is_floating_point() or (like is not None and x.dtype != like.dtype):
+            kind = "a floating dtype" if like is None else f"{like.dtype}, as its weights"
+            raise ValueError(
+                f"{type(self).__name__}: expected {name} of {kind}, got {x.dtype}. Use .to(dtype)."
+            )
+        if like is not None and x.device != like.device:
+            raise ValueError(
+                f"{type(self).__name__}: expected {name} on {like.device}, where its weights are, "
+                f"got {x.device}. Use .to()."
+            )
+
+
+def _checking(method: Callable[..., Any], side: str) -> Callable[..., Any]:
+    @functools.wraps(method)
+    def checked(self: Bijection, x: Tensor) -> Any:
+        shape = getattr(self, side)
+        if not isinstance(x, Tensor) or x.shape[1:] != shape:
+            self._check(x, shape, "z" if side == "out_shape" else "x")
+        return method(self, x)
+
+    return checked
 
 
 class Flatten(Bijection):
@@ -142,7 +191,6 @@ class Chain(Bijection):
         return x
 
     def inverse(self, z: Tensor) -> Tensor:
-        self._check(z, self.out_shape, "z")
         if self._reversibly(z):
             return run_reversibly(self.layers, z, "inverse")[0]
         for layer in reversed(list(self)):
@@ -150,7 +198,6 @@ class Chain(Bijection):
         return z
 
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        self._check(x, self.shape, "x")
         if self._reversibly(x):
             return run_reversibly(self.layers, x, "with_log_det")
         total = x.new_zeros(x.shape[0])
@@ -175,7 +222,13 @@ class Chain(Bijection):
 def _gather(loader: Iterable[Tensor], limit: int) -> Tensor:
     batches: list[Tensor] = []
     for batch in loader:
-        batches.append(batch[0] if isinstance(batch, list | tuple) else batch)
+        first = batch[0] if isinstance(batch, list | tuple) else batch
+        if not isinstance(first, Tensor) or not first.ndim:
+            raise TypeError(
+                "initialize: expected a tensor or a loader of tensors (or of tuples that start "
+                f"with one), got {type(first).__name__}. Use torch.as_tensor(…, dtype=…)."
+            )
+        batches.append(first)
         if sum(len(b) for b in batches) >= limit:
             break
     if not batches:

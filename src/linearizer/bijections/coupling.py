@@ -2,6 +2,8 @@ r"""Couplings: half of the channels is transformed by a network of the other hal
 
 from __future__ import annotations
 
+import copy
+
 import torch
 from torch import Tensor, nn
 
@@ -48,6 +50,18 @@ class _Coupling(Bijection):
                 f"{name}: the conditioner must take (batch, {inputs}, …) to (batch, "
                 f"{expected[1]}, …), here {expected}, but it gives {tuple(got.shape)}."
             )
+        # Dropout may hide in a function call. A copy with moved weights shows it, as last layers
+        # often start at zero.
+        copied, generator = copy.deepcopy(self.conditioner), torch.Generator().manual_seed(0)
+        with torch.no_grad():
+            for p in copied.parameters():
+                p.add_(0.1 * torch.randn(p.shape, generator=generator).to(p))
+            x = torch.randn(2, inputs, *self.shape[1:], generator=generator).to(like)
+            if not torch.allclose(copied.train()(x), copied.eval()(x), rtol=1e-3, atol=1e-4):
+                raise ValueError(
+                    f"{name}: the conditioner differs between training and evaluation (dropout in "
+                    "its forward?), so g and its inverse would disagree."
+                )
 
     def _halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The half that changes, and the half that conditions it."""

@@ -45,12 +45,17 @@ class ActNorm(Bijection):
         log_det = self.log_scale.sum() * (self.dim // self.shape[0])
         return self.forward(x), log_det.expand(x.shape[0])
 
+    def extra_repr(self) -> str:
+        return f"{self.shape}, initialized={bool(self.initialized)}"
+
     def _initialize(self, x: Tensor) -> Tensor:
         if not self.initialized:
             axes = [0, *range(2, x.ndim)]
             mean = x.mean(axes, keepdim=True)
             std = (x - mean).square().mean(axes, keepdim=True).sqrt()
-            flat = (std <= 1e-6 * torch.maximum(mean.abs(), std.amax())).flatten()
+            flat = (std <= 1e2 * torch.finfo(x.dtype).eps * mean.abs()).flatten() | (
+                std == 0
+            ).flatten()
             if flat.any():
                 dead = flat.nonzero().flatten().tolist()
                 raise ValueError(

@@ -45,6 +45,7 @@ class _Reversible(torch.autograd.Function):
                 total = total + log_det
         device = x.device.type
         ctx.layers, ctx.call, ctx.parameters = layers, call, parameters
+        ctx.versions = [p._version for p in parameters]
         # A backward pass runs outside autocast: the conditioners must be run again as they were.
         ctx.autocast = (device, torch.get_autocast_dtype(device), torch.is_autocast_enabled(device))
         x = x.clone() if x is start else x
@@ -55,6 +56,11 @@ class _Reversible(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor, grad_total: Tensor) -> tuple[Tensor | None, ...]:
         (y,) = ctx.saved_tensors
+        if [p._version for p in ctx.parameters] != ctx.versions:
+            raise RuntimeError(
+                "save_memory: parameters were changed in place between the forward and the "
+                "backward pass, which recomputes from them. Call backward before the next step."
+            )
         undo = "forward" if ctx.call == "inverse" else "inverse"
         sums: dict[nn.Parameter, Tensor] = {}
         device, dtype, enabled = ctx.autocast

@@ -30,7 +30,8 @@ def glow(
 
     Each block: ActNorm → affine coupling (x₁ | x₂) → affine coupling (x₂ | y₁) → invertible 1×1.
     An odd number of channels is squeezed to 4C first, and unsqueezed at the end, so that
-    coordinates keep the order of pixels.
+    coordinates keep the order of pixels. Conditioners start at zero, so a fresh g is linear: it
+    bends by training.
 
     Paper: appendix G.1.
 
@@ -50,8 +51,7 @@ def glow(
     """
     _positive("glow", blocks=blocks, hidden=hidden)
     net = conditioner or (lambda inputs, outputs: ResidualConv(inputs, outputs, hidden))
-    if len(shape) != 3:
-        raise ValueError(f"glow: expected an image shape (C, H, W), got {tuple(shape)}.")
+    _image("glow", shape)
     start: list[Bijection] = [Squeeze(shape)] if shape[0] % 2 else []
     inside = start[0].out_shape if start else tuple(shape)
     half = inside[0] // 2
@@ -88,8 +88,7 @@ def revnet(
         save_memory: Activation memory constant in depth (see :class:`Chain`).
     """
     _positive("revnet", blocks=blocks)
-    if len(shape) != 3:
-        raise ValueError(f"revnet: expected an image shape (C, H, W), got {tuple(shape)}.")
+    _image("revnet", shape)
     size = (shape[1] // 2, shape[2] // 2)
     net = conditioner or (lambda inputs, outputs: Bottleneck(inputs, size))
     orders = [(0, 3, 1, 2), (0, 1, 2, 3), (0, 2, 1, 3)]
@@ -118,6 +117,8 @@ def mlp(
 ) -> Chain:
     r"""The stack for vectors: ActNorm → coupling (x₁ | x₂) → coupling (x₂ | y₁) → mixing.
 
+    Conditioners start at zero, so a fresh g is linear: it bends by training.
+
     Arguments:
         dim: Length of the vectors, at least 2.
         blocks: How many.
@@ -132,9 +133,12 @@ def mlp(
         >>> torch.allclose(g.inverse(g(x)), x, atol=1e-5)
         True
     """
-    _positive("mlp", blocks=blocks, hidden=hidden)
+    _positive("mlp", dim=dim, blocks=blocks, hidden=hidden)
     if dim < 2:
-        raise ValueError(f"mlp: expected dim ≥ 2, got {dim}: a coupling needs two halves.")
+        raise ValueError(
+            f"mlp: expected dim ≥ 2, got {dim}: a coupling needs two halves. "
+            "For single numbers use Flatten((1,)) or ActNorm((1,))."
+        )
     net = conditioner or (lambda inputs, outputs: MLP(inputs, outputs, hidden))
     one, two = dim // 2, dim - dim // 2
     body = [
@@ -147,6 +151,11 @@ def mlp(
         for _ in range(blocks)
     ]
     return Chain(*body, save_memory=save_memory)
+
+
+def _image(where: str, shape: tuple[int, ...]) -> None:
+    if not isinstance(shape, tuple | list) or len(shape) != 3:
+        raise ValueError(f"{where}: expected an image shape (C, H, W), got {shape}.")
 
 
 def _positive(where: str, **counts: int) -> None:

@@ -8,7 +8,7 @@ beyond it.
 Pass an ``nn.Parameter`` to have it learned; any other tensor is kept as a buffer.
 """
 
-from .base import DENSE_LIMIT, SVD, Dense, Eig, Operator
+from .base import DENSE_LIMIT, SVD, Dense, Eig, Operator, UnsupportedError
 from .convolution import Convolution
 from .diagonal import Diagonal, Projector
 from .lowrank import Identity, LowRank, ScaledIdentityPlusLowRank
@@ -25,4 +25,5 @@ __all__ = [
     "Operator",
     "Projector",
     "ScaledIdentityPlusLowRank",
+    "UnsupportedError",
 ]

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from .base import DENSE_LIMIT, Dense, Operator
+from .base import DENSE_LIMIT, Dense, Operator, UnsupportedError
 from .convolution import Convolution
 from .diagonal import Diagonal, Projector
 from .lowrank import Identity, LowRank, ScaledIdentityPlusLowRank
@@ -87,7 +87,7 @@ def _agree(A: Operator, B: Operator, what: str) -> None:
 def _guard_result(A: Operator, B: Operator, shape: tuple[int, int], sign: str) -> None:
     entries = shape[0] * shape[1] * (A.batch or B.batch or 1)
     if entries > DENSE_LIMIT:
-        raise ValueError(
+        raise UnsupportedError(
             f"{type(A).__name__} {sign} {type(B).__name__}: has no structured form, and the dense "
             f"{shape[0]} × {shape[1]} result is above the limit of {DENSE_LIMIT:,} entries. "
             "Apply them one after the other, or choose operators of one kind."

@@ -30,6 +30,10 @@ from .matrices import (
 DENSE_LIMIT = 2**24
 
 
+class UnsupportedError(ValueError):
+    """What an operator cannot do because of its size or its batch axis, though it is defined."""
+
+
 class Operator(nn.Module, abc.ABC):
     r"""Linear map ℝⁿ → ℝᵐ in coordinates, z ↦ A z.
 
@@ -86,7 +90,8 @@ class Operator(nn.Module, abc.ABC):
                 f"{name}: expected a batch of {self.batch} (one A for each sample), "
                 f"got {z.shape[0]}."
             )
-        return super().__call__(z)
+        with torch.autocast(z.device.type, enabled=False):  # low precision is for conditioners
+            return super().__call__(z)
 
     def dense(self, limit: int | None = DENSE_LIMIT) -> Tensor:
         """The matrix itself, (m, n) or (batch, m, n); an error above ``limit`` entries."""
@@ -95,13 +100,21 @@ class Operator(nn.Module, abc.ABC):
         return self._columns(eye)
 
     def _guard(
-        self, size: tuple[int, int], what: str, limit: int | None = DENSE_LIMIT, hint: str = ""
+        self,
+        size: tuple[int, int],
+        what: str,
+        limit: int | None = DENSE_LIMIT,
+        hint: str = "",
+        samples: float | Tensor = 1.0,
     ) -> None:
-        entries = size[0] * size[1] * (self.batch or 1)
+        """Refuse a dense result above the limit; ``samples`` is a scalar that may bring a batch."""
+        brought = len(samples) if isinstance(samples, Tensor) and samples.ndim else None
+        batch = self.batch or brought
+        entries = size[0] * size[1] * (batch or 1)
         if limit is not None and entries > limit:
-            raise ValueError(
+            raise UnsupportedError(
                 f"{type(self).__name__}.{what}: would make a dense {size[0]} × {size[1]} matrix"
-                f"{f' for each of {self.batch} samples' if self.batch else ''}, "
+                f"{f' for each of {batch} samples' if batch else ''}, "
                 f"above the limit of {limit:,} entries. "
                 + (hint or "Keep to structured operators, or call .dense(limit=None) yourself.")
             )
@@ -125,6 +138,7 @@ class Operator(nn.Module, abc.ABC):
 
     def scale(self, c: float | Tensor) -> Operator:
         """c A for a number, or for one number each sample (batch,)."""
+        self._guard(self.shape, "scale", samples=c)
         return Dense(scalar(c, self, 2) * self.dense())
 
     def __matmul__(self, other: Operator) -> Operator:
@@ -173,6 +187,7 @@ class Operator(nn.Module, abc.ABC):
     def exp(self, t: float | Tensor = 1.0) -> Operator:
         r"""e^{tA}, the flow of ż = A z after time t."""
         self._square("exp")
+        self._guard(self.shape, "exp", samples=t)
         return Dense(torch.linalg.matrix_exp(scalar(t, self, 2) * self.dense()))
 
     def inverse(self) -> Operator:
@@ -194,7 +209,8 @@ class Operator(nn.Module, abc.ABC):
     def svd(self, k: int | None = None) -> SVD:
         r"""The k leading singular triples (fewer where the structure has fewer), or all of them.
 
-        Signs are fixed: the entry of largest magnitude of each right vector is positive.
+        Signs are fixed: of each right vector the first entry within 0.1% of the largest magnitude
+        is positive. Values have gradients always, vectors where values are distinct.
         """
         return top(matrix_svd(self.dense()), count(k))
 
@@ -209,12 +225,12 @@ class Operator(nn.Module, abc.ABC):
         return self._number((self._rtol(rtol) * S[..., :1] < S).sum(-1))
 
     def _number(self, count: Tensor) -> int | Tensor:
-        return count if self.batch else int(count)
+        return int(count) if self.batch is None else count
 
     def _rtol(self, rtol: float | None) -> float:
         if rtol is None:
             return max(self.shape) * torch.finfo(self.dtype).eps
-        if rtol < 0:
+        if not rtol >= 0:
             raise ValueError(f"{type(self).__name__}: expected rtol ≥ 0, got {rtol}.")
         return float(rtol)
 
@@ -258,4 +274,6 @@ class Dense(Operator):
         return self.matrix
 
     def scale(self, c: float | Tensor) -> Dense:
+        if isinstance(c, Tensor) and c.ndim:
+            self._guard(self.shape, "scale", samples=c)
         return Dense(scalar(c, self, 2) * self.matrix)

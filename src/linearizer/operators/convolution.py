@@ -118,6 +118,9 @@ class Convolution(Operator):
     def _multiplier(self, half: bool = True) -> Tensor:
         r"""k̂(f) = Σ_j k[j] e^{2πi f·(j − origin)/N}, (..., C, H, W//2 + 1) or all frequencies."""
         _, H, W = self.image
+        if self.kernel.shape[-2:] == (H, W) and self.origin == (0, 0):
+            fft = torch.fft.rfft2 if half else torch.fft.fft2
+            return fft(self.kernel).conj()
         rows = phases(H, H, self.kernel.shape[-2], self.origin[0], self.kernel)
         frequencies = W // 2 + 1 if half else W
         columns = phases(frequencies, W, self.kernel.shape[-1], self.origin[1], self.kernel)

@@ -14,6 +14,7 @@ from .matrices import (
     complex,
     compress_factors,
     count,
+    exp_quotient,
     eye_like,
     finite,
     fix_signs,
@@ -25,12 +26,13 @@ from .matrices import (
     matrix_power,
     matrix_svd,
     middle,
+    needs_gradient,
     peak,
-    phi1,
     pick,
     real_power,
     rows,
     safe,
+    safe_qr,
     scalar,
     shaped,
     singular,
@@ -140,8 +142,8 @@ class LowRank(Operator):
 
     def _reduced(self) -> tuple[Tensor, Tensor, Tensor]:
         """P, M, Q with A = P M Qᵀ, P and Q orthonormal columns, M small."""
-        P, R = torch.linalg.qr(finite(self.U, "LowRank"))
-        Q, L = torch.linalg.qr(finite(self.V, "LowRank"))
+        P, R = safe_qr(finite(self.U, "LowRank"))
+        Q, L = safe_qr(finite(self.V, "LowRank"))
         return P, R @ L.mT, Q
 
     def _with_zero(self) -> ScaledIdentityPlusLowRank:
@@ -158,9 +160,11 @@ class LowRank(Operator):
         self._square("exp")
         return self._with_zero().exp(t)
 
-    def pinv(self, rtol: float | None = None) -> LowRank:
-        P, M, Q = self._reduced()
-        return LowRank(Q @ matrix_pinv(M, self._rtol(rtol)), P)
+    def pinv(self, rtol: float | None = None) -> Operator:
+        with torch.no_grad():
+            P, M, Q = self._reduced()
+            result = LowRank(Q @ matrix_pinv(M, self._rtol(rtol)), P)
+        return _with_pinv_gradient(self, result) if needs_gradient(self.U, self.V) else result
 
     def inverse(self) -> Operator:
         n = self._square("inverse")
@@ -171,14 +175,14 @@ class LowRank(Operator):
     def svd(self, k: int | None = None) -> SVD:
         P, M, Q = self._reduced()
         U, S, V = matrix_svd(M)
-        return top(fix_signs(SVD(P @ U, S, Q @ V)), count(k))
+        return _with_value_gradient(self, top(fix_signs(SVD(P @ U, S, Q @ V)), count(k)))
 
     def eig(self, k: int | None = None) -> Eig:
         self._square("eig")
         return self._with_zero().eig(k)
 
     def rank(self, rtol: float | None = None) -> int | Tensor:
-        S = torch.linalg.svdvals(self._reduced()[1])
+        S = torch.linalg.svdvals(self._reduced()[1].detach())
         return self._number((self._rtol(rtol) * peak(S) < S).sum(-1))
 
 
@@ -209,8 +213,19 @@ class ScaledIdentityPlusLowRank(Operator):
         if not isinstance(alpha, Tensor):
             alpha = U.new_tensor(alpha)
         shaped(self, "alpha", alpha, 0)
-        hold(self, "alpha", alpha)
         hold_factors(self, U, V)
+        if alpha.dtype != U.dtype or alpha.device != U.device:
+            raise ValueError(
+                f"ScaledIdentityPlusLowRank: alpha is {alpha.dtype} on {alpha.device}, the factors "
+                f"are {U.dtype} on {U.device}. Move one of them with .to()."
+            )
+        own = batch_of((U, 2), (V, 2))
+        if alpha.ndim and own not in (None, len(alpha)):
+            raise ValueError(
+                f"ScaledIdentityPlusLowRank: expected one alpha for each of {own} samples, "
+                f"got {len(alpha)}."
+            )
+        hold(self, "alpha", alpha)
         self._square("αI + UVᵀ")
 
     @property
@@ -243,9 +258,21 @@ class ScaledIdentityPlusLowRank(Operator):
 
     def _reduced(self) -> tuple[Tensor, Tensor]:
         """Q, M with A = α(I − QQᵀ) + Q M Qᵀ, Q orthonormal columns spanning [U V]."""
-        Q, _ = torch.linalg.qr(finite(cat(self.U, self.V), "αI + UVᵀ"))
+        finite(self.alpha, "αI + UVᵀ")
+        Q, _ = safe_qr(finite(cat(self.U, self.V), "αI + UVᵀ"))
         small = (Q.mT @ self.U) @ (Q.mT @ self.V).mT
-        return Q, eye_like(small) * self._a + small
+        M = eye_like(small) * self._a + small
+        return Q.expand(*M.shape[:-2], *Q.shape[-2:]), M
+
+    def _loses_gradient(self, Q: Tensor) -> bool:
+        return needs_gradient(self.U, self.V) and not Q.requires_grad
+
+    def _no_gradient(self, what: str) -> ValueError:
+        return ValueError(
+            f"ScaledIdentityPlusLowRank.{what}: the columns of [U V] are dependent, and then no "
+            "gradient passes through their QR. Call it under torch.no_grad(), or on "
+            "Dense(A.dense())."
+        )
 
     def _lift(self, alpha: Tensor, Q: Tensor, M: Tensor) -> ScaledIdentityPlusLowRank:
         """α'(I − QQᵀ) + Q M' Qᵀ."""
@@ -271,35 +298,51 @@ class ScaledIdentityPlusLowRank(Operator):
     def _fractional_power(self, p: float) -> ScaledIdentityPlusLowRank:
         Q, M = self._reduced()
         outside = Q.shape[-1] < self.shape[0]
+        if outside and self._loses_gradient(Q):
+            # Aᵖ = αᵖI + U (Kᵖ − αᵖI) G⁻¹ Vᵀ with G = VᵀU, K = αI + G, if G can be inverted.
+            G = self.V.mT @ self.U
+            if float(torch.linalg.cond(G.detach()).max()) > 1e6:
+                raise self._no_gradient("power")
+            power = real_power(self.alpha, p)
+            small = (
+                matrix_power(eye_like(G) * self._a + G, p) - eye_like(G) * power[..., None, None]
+            )
+            U = self.U @ torch.linalg.solve(G, small, left=False)
+            return ScaledIdentityPlusLowRank(power, U, self.V)
         alpha = real_power(self.alpha, p) if outside else torch.zeros_like(self.alpha)
         return self._lift(alpha, Q, matrix_power(M, p))
 
     def exp(self, t: float | Tensor = 1.0) -> ScaledIdentityPlusLowRank:
         r"""e^{tA} = e^{tα}(I + t U φ₁(t VᵀU) Vᵀ), φ₁(M) = (e^M − I)/M."""
         c, growth = scalar(t, self, 2), torch.exp(scalar(t, self, 0) * self.alpha)
-        U = growth[..., None, None] * c * (self.U @ phi1(c * (self.V.mT @ self.U)))
-        return ScaledIdentityPlusLowRank(growth, U, self.V)
+        small = exp_quotient(c * (self.V.mT @ self.U), c * self._a)
+        return ScaledIdentityPlusLowRank(growth, c * (self.U @ small), self.V)
 
     def inverse(self) -> Operator:
         r"""Woodbury: (αI + UVᵀ)⁻¹ = (I − U (αI + VᵀU)⁻¹ Vᵀ)/α."""
+        if self.U.shape[-1] >= self.shape[0]:  # no smaller than A, and Woodbury divides by α
+            return super().inverse()
         small = self.V.mT @ self.U
         small = eye_like(small) * self._a + small
         tiny = self.alpha.abs() <= torch.finfo(self.dtype).eps * peak(small.abs().flatten(-2))
         if tiny.any():
-            if self.U.shape[-1] < self.shape[0]:
-                raise singular(self)
-            return super().inverse()
+            raise singular(self)
         U = self.U @ matrix_inverse(small, self) / self._a
         return ScaledIdentityPlusLowRank(1.0 / self.alpha, -U, self.V)
 
-    def pinv(self, rtol: float | None = None) -> ScaledIdentityPlusLowRank:
-        Q, M = self._reduced()
-        U, S, V = matrix_svd(M)
-        scale = torch.maximum(peak(S), self._outside(Q, S)).squeeze(-1)
-        cut = self._rtol(rtol) * scale
-        inv_alpha = torch.where(self.alpha.abs() > cut, 1.0 / safe(self.alpha), 0.0)
-        inv_S = torch.where(cut[..., None] < S, 1.0 / safe(S), 0.0)
-        return self._lift(inv_alpha, Q, (V * inv_S.unsqueeze(-2)) @ U.mT)
+    def pinv(self, rtol: float | None = None) -> Operator:
+        with torch.no_grad():
+            Q, M = self._reduced()
+            U, S, V = matrix_svd(M)
+            outside = self._outside(Q, S).squeeze(-1)
+            cut = self._rtol(rtol) * torch.maximum(peak(S).squeeze(-1), outside)
+            inv_alpha = torch.where(outside > cut, 1.0 / safe(self.alpha), 0.0)
+            inv_S = torch.where(cut[..., None] < S, 1.0 / safe(S), 0.0)
+            result = self._lift(inv_alpha, Q, (V * inv_S.unsqueeze(-2)) @ U.mT)
+        if not needs_gradient(self.alpha, self.U, self.V):
+            return result
+        regular = (inv_S > 0).all() and (Q.shape[-1] == self.shape[0] or (inv_alpha != 0).all())
+        return self.inverse() if regular else _with_pinv_gradient(self, result)
 
     def _outside(self, Q: Tensor, S: Tensor) -> Tensor:
         """|α| where the complement of span Q is not empty, else 0; shaped like S[..., :1]."""
@@ -308,7 +351,7 @@ class ScaledIdentityPlusLowRank(Operator):
 
     def rank(self, rtol: float | None = None) -> int | Tensor:
         Q, M = self._reduced()
-        S = torch.linalg.svdvals(M)
+        S = torch.linalg.svdvals(M.detach())
         outside = self._outside(Q, S)
         cut = self._rtol(rtol) * torch.maximum(peak(S), outside)
         beyond = (self.shape[0] - Q.shape[-1]) * (outside > cut).sum(-1)
@@ -321,10 +364,12 @@ class ScaledIdentityPlusLowRank(Operator):
         sign = torch.where(self.alpha < 0, -1.0, 1.0).to(Q)[..., None, None]
         U = pick(torch.cat([Q @ U, sign * outer], -1), order)
         V = pick(torch.cat([Q @ V, outer], -1), order)
-        return fix_signs(SVD(U, S, V))
+        return _with_value_gradient(self, fix_signs(SVD(U, S, V)))
 
     def eig(self, k: int | None = None) -> Eig:
         Q, M = self._reduced()
+        if self._loses_gradient(Q):
+            raise self._no_gradient("eig")
         values, vectors = matrix_eig(M)
         values, order, outer = self._merge(values, complex(self.alpha), k, Q, "eig")
         vectors = torch.cat([complex(Q) @ vectors, complex(outer)], -1)
@@ -350,3 +395,25 @@ class ScaledIdentityPlusLowRank(Operator):
             for _ in range(2):
                 outer = torch.linalg.qr(outer - Q @ (Q.mT @ outer))[0]
         return values.gather(-1, order), order, outer
+
+
+def _with_value_gradient(A: Operator, svd: SVD) -> SVD:
+    """The same triples; σᵢ = uᵢᵀ A vᵢ has its exact gradient even where the factors have none."""
+    U, V = svd.U.detach(), svd.V.detach()
+    S = svd.S.detach()
+    through = (U * A._columns(V)).sum(-2)
+    return SVD(svd.U, S + (through - through.detach()), svd.V)
+
+
+def _with_pinv_gradient(A: Operator, P: Operator) -> Operator:
+    """P = A† found without a graph, given the derivative of a pseudo-inverse of constant rank.
+
+    dP = −P dA P + P Pᵀ dAᵀ (I − A P) + (I − P A) dAᵀ Pᵀ P: below, only A has a graph, and the terms
+    beside P vanish in value.
+    """
+    with torch.no_grad():
+        A0 = A * 1.0
+        left = Identity(A.shape[1], A.dtype, A.device) - P @ A0
+        right = Identity(A.shape[0], A.dtype, A.device) - A0 @ P
+        PPt, PtP = P @ P.T, P.T @ P
+    return P * 2.0 - P @ A @ P + PPt @ A.T @ right + left @ A.T @ PtP

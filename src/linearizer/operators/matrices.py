@@ -54,6 +54,10 @@ def hold_factors(module: Operator, U: Tensor, V: Tensor) -> None:
             f"{kind}: expected U (m, r) and V (n, r) of one rank, dtype and device, got "
             f"{tuple(U.shape)} {U.dtype} {U.device} and {tuple(V.shape)} {V.dtype} {V.device}."
         )
+    if U.ndim == V.ndim == 3 and U.shape[0] != V.shape[0]:
+        raise ValueError(
+            f"{kind}: expected factors of one batch, got {U.shape[0]} of U and {V.shape[0]} of V."
+        )
     learned = isinstance(U, nn.Parameter) or isinstance(V, nn.Parameter)
     if U.shape[-1] > min(U.shape[-2], V.shape[-2]) and not learned:
         # More columns than the rank can be (after many products): fold them, exactly.
@@ -160,8 +164,8 @@ def matrix_svd(M: Tensor) -> SVD:
 
 
 def matrix_pinv(M: Tensor, rtol: float) -> Tensor:
-    U, S, V = matrix_svd(M)
-    return (V * reciprocal(S, rtol).unsqueeze(-2)) @ U.mT
+    # torch's own: its gradient needs M† alone, so repeated singular values do no harm.
+    return torch.linalg.pinv(finite(M, "pinv"), rtol=rtol)
 
 
 def reciprocal(d: Tensor, rtol: float) -> Tensor:
@@ -176,12 +180,32 @@ def matrix_eig(M: Tensor) -> Eig:
     return Eig(values.gather(-1, order), pick(vectors, order))
 
 
-def phi1(M: Tensor) -> Tensor:
-    """(e^M − I)/M, from exp [[M, I], [0, 0]] = [[e^M, φ₁(M)], [0, I]]; M may be singular."""
+def exp_quotient(M: Tensor, alpha: Tensor) -> Tensor:
+    """(e^{αI + M} − e^α I)/M, from exp [[αI + M, I], [0, αI]]; M may be singular."""
     r = M.shape[-1]
     eye = eye_like(M).expand_as(M)
-    top = torch.cat([M, eye], -1)
-    return torch.linalg.matrix_exp(torch.cat([top, torch.zeros_like(top)], -2))[..., :r, r:]
+    scaled = eye * alpha
+    top = torch.cat([M + scaled, eye], -1)
+    below = torch.cat([torch.zeros_like(M), scaled], -1)
+    return torch.linalg.matrix_exp(torch.cat([top, below], -2))[..., :r, r:]
+
+
+def independent(R: Tensor) -> bool:
+    """Whether a QR's R has full rank, which its gradient needs."""
+    pivots = R.detach().diagonal(dim1=-2, dim2=-1).abs()
+    if R.shape[-2] < R.shape[-1]:
+        return False
+    return bool((pivots > 1e2 * torch.finfo(R.dtype).eps * R.shape[-1] * peak(pivots)).all())
+
+
+def safe_qr(M: Tensor) -> tuple[Tensor, Tensor]:
+    """QR; without a gradient where the columns are dependent, since it would be NaN or wrong."""
+    Q, R = torch.linalg.qr(M)
+    return (Q, R) if independent(R) else (Q.detach(), R.detach())
+
+
+def needs_gradient(*tensors: Tensor) -> bool:
+    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def phases(rows: int, period: int, taps: int, origin: int, like: Tensor) -> Tensor:
@@ -223,47 +247,106 @@ def real_power(d: Tensor, p: float) -> Tensor:
 
 def spectral_power(values: Tensor, p: float, A: Operator) -> Tensor:
     """Principal power of all Fourier multipliers; self-conjugate ones must not be negative."""
-    size = values.abs()
-    zero = size <= torch.finfo(A.dtype).eps * max(A.shape) * size.amax()
-    if p < 0 and zero.any():
-        raise no_power(p)
-    flipped = values.flip(-2, -1).roll((1, 1), (-2, -1))  # value at the opposite frequency
-    on_axis = (values - flipped).abs() <= 1e-12 * size.amax()
-    if (on_axis & ~zero & (values.real < 0)).any():
+    size, eps = values.abs(), torch.finfo(A.dtype).eps
+    scale = size.amax((-3, -2, -1), keepdim=True)
+    zero = size <= eps * max(A.shape) * scale
+    on_axis = (values.real < 0) & (values.imag.abs() <= 1e3 * eps * scale)
+    if (p < 0 and zero.any()) or (on_axis & ~zero).any():
         raise no_power(p)
     return torch.where(zero, torch.zeros_like(values), torch.where(zero, 1.0, values) ** p)
 
 
 def matrix_power(M: Tensor, p: float) -> Tensor:
-    """Principal Mᵖ through the eigendecomposition, checked: it must give M back."""
-    values, X = torch.linalg.eig(finite(M, "power"))
+    """Principal Mᵖ: through the eigenvectors where they are a good basis, else through roots."""
+    M = finite(M, "power")
     if not M.shape[-1]:
         return M
-    size = values.abs()
-    scale = size.amax()
-    zero = size <= torch.finfo(M.dtype).eps * M.shape[-1] * scale * 8
-    tiny = torch.finfo(M.dtype).eps ** 0.5 * scale
-    if (p < 0 and zero.any()) or (
-        ~zero & (values.real < 0) & (values.imag.abs() <= tiny * 1e-3)
-    ).any():
-        raise no_power(p)
-
-    def rebuild(w: Tensor) -> Tensor:
-        return torch.linalg.solve(X, X * w.unsqueeze(-2), left=False)
-
-    power = torch.where(zero, torch.zeros_like(values), torch.where(zero, 1.0, values) ** p)
     with torch.no_grad():
-        off = (rebuild(values).real - M).abs().amax()
-    # An eigenvector basis that cannot rebuild M (a Jordan block) would give a wrong power.
-    if not off <= 1e3 * torch.finfo(M.dtype).eps * max(float(M.detach().abs().amax()), 1e-300):
-        raise no_power(p)
-    return rebuild(power).real
+        values, X = torch.linalg.eig(M)
+        size, eps = values.abs(), torch.finfo(M.dtype).eps
+        scale = size.amax(-1, keepdim=True)
+        zero = size <= 8 * eps * M.shape[-1] * scale
+        on_axis = (values.real < 0) & (values.imag.abs() <= 1e-3 * eps**0.5 * scale)
+        if (p < 0 and zero.any()) or (~zero & on_axis).any():
+            raise no_power(p)
+        inverse, fault = torch.linalg.inv_ex(X)
+        norms = X.abs().sum(-2).amax(-1) * inverse.abs().sum(-2).amax(-1)
+        basis = not fault.any() and bool((norms <= 1e3 * M.shape[-1]).all())
+        if not basis and zero.any():
+            off = ((X * values.unsqueeze(-2)) @ inverse - M).abs().amax((-2, -1))
+            if fault.any() or not (off <= 1e3 * eps * M.abs().amax((-2, -1))).all():
+                raise no_power(p)
+            basis = True
+    if basis:
+        return _Power.apply(M, p, values, X, inverse, zero)
+    return _power_by_roots(M, p)
+
+
+def _power_by_roots(M: Tensor, p: float) -> Tensor:
+    """Mᵖ = exp(p log M), the logarithm from repeated square roots; Jordan blocks do no harm."""
+    eye = eye_like(M)
+    unit = M.detach().abs().sum(-2).amax(-1)[..., None, None]
+    root, halvings = M / unit, 0
+    while (root - eye).abs().sum(-2).amax() > 0.25 and halvings < 40:
+        root, halvings = _square_root(root), halvings + 1
+    # log(I + E) = ∫₀¹ E (I + tE)⁻¹ dt by Gauss–Legendre, nodes from the Jacobi matrix.
+    k = torch.arange(1.0, 12.0, dtype=torch.float64)
+    off = k / (4 * k * k - 1).sqrt()
+    nodes, vectors = torch.linalg.eigh(torch.diag(off, 1) + torch.diag(off, -1))
+    E, log = root - eye, torch.zeros_like(root)
+    for node, weight in zip(nodes.tolist(), vectors[0].square().tolist(), strict=True):
+        log = log + weight * torch.linalg.solve(eye + (node + 1) / 2 * E, E)
+    return unit**p * torch.linalg.matrix_exp(p * 2.0**halvings * log)
+
+
+def _square_root(M: Tensor) -> Tensor:
+    """The principal square root by the product form of Denman and Beavers' iteration."""
+    eye, tiny = eye_like(M), M.shape[-1] * torch.finfo(M.dtype).eps
+    root, N = M, M
+    for _ in range(50):
+        inverse = torch.linalg.inv(N)
+        root, N = (root + root @ inverse) / 2, (2 * eye + N + inverse) / 4
+        if (N - eye).abs().amax() <= tiny:
+            break
+    return root
+
+
+class _Power(torch.autograd.Function):
+    r"""Mᵖ = X diag(λᵖ) X⁻¹ and its derivative X (D ∘ (X⁻¹ dM X)) X⁻¹.
+
+    D holds the divided differences (λᵢᵖ − λⱼᵖ)/(λᵢ − λⱼ), so that repeated eigenvalues (the
+    identity, say) have their finite gradient, which the eigenvectors have not.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, M: Tensor, p: float, values: Tensor, X: Tensor, inverse: Tensor, zero: Tensor
+    ) -> Tensor:
+        power = torch.where(zero, 0.0, torch.where(zero, 1.0, values) ** p)
+        ctx.save_for_backward(values, power, X, inverse, zero)
+        ctx.p = p
+        return ((X * power.unsqueeze(-2)) @ inverse).real
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        values, power, X, inverse, zero = ctx.saved_tensors
+        gap = values.unsqueeze(-1) - values.unsqueeze(-2)
+        middle = (values.unsqueeze(-1) + values.unsqueeze(-2)) / 2
+        near = gap.abs() <= torch.finfo(grad.dtype).eps ** (1 / 3) * middle.abs()
+        nothing = zero.unsqueeze(-1) & zero.unsqueeze(-2)
+        slope = ctx.p * torch.where(nothing, 1.0, middle) ** (ctx.p - 1)
+        apart = (power.unsqueeze(-1) - power.unsqueeze(-2)) / torch.where(near | nothing, 1.0, gap)
+        D = torch.where(nothing, 0.0, torch.where(near, slope, apart))
+        inner = D.conj() * (X.mH @ grad.to(X.dtype) @ inverse.mH)
+        return (inverse.mH @ inner @ X.mH).real, None, None, None, None, None
 
 
 def no_power(p: float) -> ValueError:
     return ValueError(
         f"A ** {p}: this operator has no real principal power (an eigenvalue on the negative real "
-        "axis, 0 with a negative exponent, or no basis of eigenvectors). Use an integer power."
+        "axis, or 0 with a negative exponent), or none that its eigenvectors can give (they are no "
+        "basis). Use an integer power."
     )
 
 
@@ -271,6 +354,12 @@ def compress_factors(
     U: Tensor, V: Tensor, rtol: float, floor: Tensor | float = 0.0
 ) -> tuple[Tensor, Tensor]:
     """U Vᵀ by QR and a small SVD, without what is ≤ rtol·(σ_max + floor)."""
+    if needs_gradient(U, V):
+        raise ValueError(
+            "compress: gradients do not pass through it. Call it under torch.no_grad()."
+        )
+    if not U.shape[-1]:
+        return U, V
     P, R = torch.linalg.qr(U)
     Q, L = torch.linalg.qr(V)
     left, S, right = matrix_svd(R @ L.mT)
