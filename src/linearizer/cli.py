@@ -70,9 +70,12 @@ def quickstart(
     typer.echo(
         f"trained in {n['training_seconds']:.0f} s; test accuracy {n['test_accuracy']:.1%} "
         f"({n['test_accuracy_closed_form_core']:.1%} with the closed-form core)\n"
-        f"every law holds to {n['worst_law_float64']:.0e} in float64 "
-        f"and {n['worst_law_float32']:.0e} in float32\nwrote"
+        f"largest error of a law: {n['worst_law_float64']:.0e} in float64, "
+        f"{n['worst_law_float32']:.0e} in float32"
     )
+    if failed := int(n["laws_failed_float64"] + n["laws_failed_float32"]):
+        typer.echo(f"{failed} laws fail their tolerance: see certificate.txt")
+    typer.echo("wrote")
     for path in result.files:
         typer.echo(f"  {path}")
 
