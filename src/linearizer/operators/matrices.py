@@ -84,9 +84,8 @@ def middle(t: Tensor, z: Tensor, ndim: int) -> Tensor:
     """A batched t of ``ndim`` own axes, with axes of one between batch and those, to match z."""
     if t.ndim == ndim:
         return t
-    inner = max(ndim, 1) if ndim else 1
-    own = t.shape[1:] if ndim else (1,)
-    return t.reshape(t.shape[0], *(1,) * (z.ndim - 1 - inner), *own)
+    own = t.shape[1:] or (1,)
+    return t.reshape(t.shape[0], *(1,) * (z.ndim - 1 - len(own)), *own)
 
 
 def scalar(c: float | Tensor, like: Operator, axes: int) -> Tensor:
