@@ -385,6 +385,12 @@ def test_actnorm_judges_each_channel_by_itself():
     close(z.std(0, correction=0), torch.ones(2))
 
 
+def test_actnorm_keeps_digits_under_a_large_mean():
+    x = (torch.randn(100, 3) + 1e4).float()
+    g = ActNorm((3,)).float().initialize(x)
+    close(g(x).double(), (x.double() - g.mean.double()) * g.log_scale.double().exp(), 1e-6)
+
+
 @pytest.mark.parametrize("kind", ["function", "attribute"])
 def test_hidden_dropout_is_found(kind):
     class Hidden(MLP):

@@ -295,7 +295,8 @@ class Linearizer(nn.Module):
 
         Arguments:
             x: Points of the source, (batch, \*source.shape); three or more make all laws bite.
-            y: Points of the target; by default Gaussian coordinates as large as those of f(x).
+            y: Points of the target; by default x again where source and target are one Space, and
+                else Gaussian coordinates as large as those of f(x).
             tolerance: Largest relative error that passes; 1e-8 in float64, 1e-3 in float32.
 
         Example:

@@ -136,7 +136,8 @@ class Flatten(Bijection):
     r"""(batch, \*shape) → (batch, dim). By itself the Euclidean coordinates of ``shape``."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        super().__init__(shape, (math.prod(shape),))
+        super().__init__(shape)
+        self.out_shape = (self.dim,)
 
     def forward(self, x: Tensor) -> Tensor:
         return x.flatten(1)

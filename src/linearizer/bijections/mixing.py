@@ -35,8 +35,7 @@ class ActNorm(Bijection):
         self.register_buffer("initialized", torch.tensor(False))
 
     def forward(self, x: Tensor) -> Tensor:
-        scale = self.log_scale.exp()
-        return torch.addcmul(-self.mean * scale, x, scale)
+        return (x - self.mean) * self.log_scale.exp()  # subtract first: no digits lost to a mean
 
     def inverse(self, z: Tensor) -> Tensor:
         return torch.addcmul(self.mean, z, torch.exp(-self.log_scale))
@@ -53,9 +52,8 @@ class ActNorm(Bijection):
             axes = [0, *range(2, x.ndim)]
             mean = x.mean(axes, keepdim=True)
             std = (x - mean).square().mean(axes, keepdim=True).sqrt()
-            flat = (std <= 1e2 * torch.finfo(x.dtype).eps * mean.abs()).flatten() | (
-                std == 0
-            ).flatten()
+            noise = 1e2 * torch.finfo(x.dtype).eps * mean.abs()  # what rounding alone would give
+            flat = ((std <= noise) | (std == 0)).flatten()
             if flat.any():
                 dead = flat.nonzero().flatten().tolist()
                 raise ValueError(

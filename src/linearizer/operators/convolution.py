@@ -10,8 +10,8 @@ from torch import Tensor
 
 from .base import SVD, Eig, Operator
 from .matrices import (
+    as_complex,
     batch_of,
-    complex,
     count,
     finite,
     fix_signs,
@@ -124,7 +124,7 @@ class Convolution(Operator):
         rows = phases(H, H, self.kernel.shape[-2], self.origin[0], self.kernel)
         frequencies = W // 2 + 1 if half else W
         columns = phases(frequencies, W, self.kernel.shape[-1], self.origin[1], self.kernel)
-        return rows @ complex(self.kernel) @ columns.mT
+        return rows @ as_complex(self.kernel) @ columns.mT
 
     def _from_multiplier(self, multiplier: Tensor) -> Convolution:
         kernel = torch.fft.irfft2(multiplier.conj(), s=self.image[1:])

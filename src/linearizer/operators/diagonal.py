@@ -8,8 +8,8 @@ from torch import Tensor
 
 from .base import DENSE_LIMIT, SVD, Eig, Operator
 from .matrices import (
+    as_complex,
     batch_of,
-    complex,
     count,
     finite,
     hold,
@@ -88,7 +88,7 @@ class Diagonal(Operator):
         order = d.abs().argsort(dim=-1, descending=True, stable=True)
         V = self._unit(order, k, "eig")
         values = d.gather(-1, order)[..., : V.shape[-1]]
-        return Eig(complex(values), complex(V))
+        return Eig(as_complex(values), as_complex(V))
 
     def _unit(self, order: Tensor, k: int | None, what: str) -> Tensor:
         """Unit vectors e_i for the first k indices, as columns."""

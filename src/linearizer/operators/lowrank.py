@@ -9,9 +9,9 @@ from torch import Tensor
 
 from .base import DENSE_LIMIT, SVD, Eig, Operator
 from .matrices import (
+    as_complex,
     batch_of,
     cat,
-    complex,
     compress_factors,
     count,
     exp_quotient,
@@ -371,8 +371,8 @@ class ScaledIdentityPlusLowRank(Operator):
         if self._loses_gradient(Q):
             raise self._no_gradient("eig")
         values, vectors = matrix_eig(M)
-        values, order, outer = self._merge(values, complex(self.alpha), k, Q, "eig")
-        vectors = torch.cat([complex(Q) @ vectors, complex(outer)], -1)
+        values, order, outer = self._merge(values, as_complex(self.alpha), k, Q, "eig")
+        vectors = torch.cat([as_complex(Q) @ vectors, as_complex(outer)], -1)
         return Eig(values, pick(vectors, order))
 
     def _merge(

@@ -123,7 +123,7 @@ def eye_like(M: Tensor) -> Tensor:
     return torch.eye(M.shape[-1], dtype=M.dtype, device=M.device)
 
 
-def complex(M: Tensor) -> Tensor:
+def as_complex(M: Tensor) -> Tensor:
     return torch.complex(M, torch.zeros_like(M))
 
 
