@@ -478,6 +478,20 @@ def test_gradients_of_values_and_pseudo_inverse_at_degenerate_points(name):
     assert t.grad.item() == pytest.approx(slope.item(), rel=1e-5, abs=1e-7)
 
 
+def test_gradients_of_eigenvalues_need_independent_factors_or_all_of_them():
+    U = randn(6, 2).requires_grad_()
+    with pytest.raises(ValueError, match="columns of .U V. are dependent"):
+        ScaledIdentityPlusLowRank(1.0, U, U).eig()
+    for n, V in ((6, randn(6, 2)), (3, None)):
+        W = randn(n, 2).requires_grad_()
+        assert torch.autograd.gradcheck(
+            lambda W, V=V: (
+                ScaledIdentityPlusLowRank(1.0, W, W if V is None else V).eig().values.real.sum()
+            ),
+            W,
+        )
+
+
 def test_power_of_a_jordan_block():
     A = Dense(torch.tensor([[2.0, 1.0], [0.0, 2.0]]))
     root = (A**0.5).dense()

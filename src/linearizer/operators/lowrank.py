@@ -265,7 +265,9 @@ class ScaledIdentityPlusLowRank(Operator):
         return Q.expand(*M.shape[:-2], *Q.shape[-2:]), M
 
     def _loses_gradient(self, Q: Tensor) -> bool:
-        return needs_gradient(self.U, self.V) and not Q.requires_grad
+        """Whether Q was cut from the graph and leaves something out (a square Q does not)."""
+        cut = needs_gradient(self.U, self.V) and not Q.requires_grad
+        return cut and Q.shape[-1] < Q.shape[-2]
 
     def _no_gradient(self, what: str) -> ValueError:
         return ValueError(
@@ -298,7 +300,7 @@ class ScaledIdentityPlusLowRank(Operator):
     def _fractional_power(self, p: float) -> ScaledIdentityPlusLowRank:
         Q, M = self._reduced()
         outside = Q.shape[-1] < self.shape[0]
-        if outside and self._loses_gradient(Q):
+        if self._loses_gradient(Q):
             # Aᵖ = αᵖI + U (Kᵖ − αᵖI) G⁻¹ Vᵀ with G = VᵀU, K = αI + G, if G can be inverted.
             G = self.V.mT @ self.U
             if float(torch.linalg.cond(G.detach()).max()) > 1e6:
