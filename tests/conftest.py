@@ -1,6 +1,8 @@
 import pytest
 import torch
 
+collect_ignore = ["distributed_case.py"]  # a script for torchrun
+
 
 @pytest.fixture(autouse=True)
 def double_precision():

@@ -1,9 +1,56 @@
-"""Nonlinear networks on which linear algebra is exact: f(x) = g_y⁻¹(A g_x(x))."""
+"""Nonlinear networks on which linear algebra is exact: f(x) = g_y⁻¹(A g_x(x)).
 
-from . import bijections, nets, operators
-from .certificate import Certificate
-from .linearizer import Linearizer
-from .spaces import Space
+Names are imported on first use, so that the command line answers before torch is loaded.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from . import apps, bijections, data, nets, operators
+    from .certificate import Certificate
+    from .checkpoint import load, models, save
+    from .linearizer import Linearizer
+    from .spaces import Space
+    from .training import fit
 
 __version__ = "0.1.0.dev0"
-__all__ = ["Certificate", "Linearizer", "Space", "bijections", "nets", "operators"]
+__all__ = [
+    "Certificate",
+    "Linearizer",
+    "Space",
+    "apps",
+    "bijections",
+    "data",
+    "fit",
+    "load",
+    "models",
+    "nets",
+    "operators",
+    "save",
+]
+
+_HOMES = {
+    "Certificate": "certificate",
+    "Linearizer": "linearizer",
+    "Space": "spaces",
+    "fit": "training",
+    "load": "checkpoint",
+    "models": "checkpoint",
+    "save": "checkpoint",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in __all__:
+        raise AttributeError(f"module 'linearizer' has no attribute {name!r}")
+    module = importlib.import_module(f".{_HOMES.get(name, name)}", __name__)
+    value = getattr(module, name) if name in _HOMES else module
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

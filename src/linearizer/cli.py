@@ -2,22 +2,80 @@
 
 from __future__ import annotations
 
+import inspect
+import json
+import os
 import sys
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any, Optional, get_origin
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
+from typer.core import TyperGroup
+
+# Heavy parts (torch) are imported inside the commands: help and completion answer at once.
+from .apps import APPS
+
+
+class _AppGroup(TyperGroup):
+    """One command for each app, with a flag for each of its settings; built when asked for."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.commands = dict.fromkeys(APPS)  # type: ignore[assignment]  # to suggest from
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        return list(APPS)
+
+    def get_command(self, ctx: Any, cmd_name: str) -> Any:
+        return _train_command(cmd_name) if cmd_name in APPS else None
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:
+        with formatter.section("Apps"):
+            formatter.write_dl(list(APPS.items()))
+
+    def shell_complete(self, ctx: Any, incomplete: str) -> Any:
+        from typer._click.shell_completion import CompletionItem
+
+        return [CompletionItem(n, help=h) for n, h in APPS.items() if n.startswith(incomplete)]
+
+
+class _Ordered(TyperGroup):
+    """Commands in the order in which one meets them."""
+
+    def list_commands(self, ctx: Any) -> list[str]:
+        first = ["quickstart", "data", "train", "resume", "runs"]
+        return first + [name for name in self.commands if name not in first]
+
 
 app = typer.Typer(
+    cls=_Ordered,
     no_args_is_help=True,
     add_completion=True,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,  # plain errors: a sentence that no box breaks apart
     help="Nonlinear networks on which linear algebra is exact: f(x) = g_y⁻¹(A g_x(x)).",
 )
-out = Console()
+train = typer.Typer(cls=_AppGroup, no_args_is_help=True, rich_markup_mode=None)
+app.add_typer(
+    train,
+    name="train",
+    help="Train an application into a run folder.\n\n"
+    "Example: linearizer train attributes --data mnist --steps 2000 --out runs/mnist",
+)
+data_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
+app.add_typer(
+    data_app,
+    name="data",
+    help="Show the data sets, and fetch them.\n\nExample: linearizer data",
+)
+
+RunArgument = Annotated[str, typer.Argument(help="A run folder, or the name of a shipped model.")]
+JsonFlag = Annotated[bool, typer.Option("--json", help="print JSON for machines")]
+RootOption = Annotated[
+    Path | None,
+    typer.Option("--data-root", help="folder of the data sets [default: $LINEARIZER_DATA]"),
+]
 
 
 @app.callback()
@@ -33,13 +91,344 @@ def version() -> None:
     typer.echo(__version__)
 
 
+# -- training ------------------------------------------------------------------------------
+
+
+def _flags(
+    kind: Any, skip: tuple[str, ...] = (), defaults: Mapping[str, Any] | None = None
+) -> dict[str, inspect.Parameter]:
+    """A typed flag for each setting that one word can give; None where it is not given."""
+    found = {}
+    for name, field in kind.model_fields.items():
+        if name in skip or get_origin(field.annotation) is tuple:
+            continue
+        default = (defaults or {}).get(name, field.default)
+        shown = "none" if default is None else str(default)
+        option = typer.Option(help=f"{field.description} [default: {shown}]", show_default=False)
+        found[name] = _parameter(name, Annotated[Optional[field.annotation], option])  # noqa: UP045
+    return found
+
+
+def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Parameter:
+    kind = inspect.Parameter.KEYWORD_ONLY
+    return inspect.Parameter(name, kind, default=default, annotation=annotation)
+
+
+def _train_command(name: str) -> Any:
+    """``linearizer train NAME``: its flags are the settings of the data, the model and training."""
+    from . import apps
+    from .runs import DataSettings
+    from .training import Training
+
+    chosen = apps.get(name)
+    sections = {
+        "data": _flags(DataSettings, skip=("name",)),
+        "model": _flags(chosen.Config, skip=chosen.decided),
+        "training": _flags(Training, defaults=chosen.training),
+    }
+
+    def command(**given: Any) -> None:
+        flags = {
+            section: {k: given[k] for k in names if given[k] is not None}
+            for section, names in sections.items()
+        }
+        if given["data"] is not None:
+            flags["data"]["name"] = given["data"]
+        _train(name, flags, given)
+
+    own: dict[str, Any] = {
+        "data": Annotated[
+            str | None,
+            typer.Option(
+                help="name of a data set (see `linearizer data`), a folder of images, or a CSV "
+                f"file [default: {chosen.data}]",
+                show_default=False,
+            ),
+        ],
+        "out": Annotated[
+            Path | None,
+            typer.Option("--out", "-o", help=f"run folder [default: runs/{name}-DATA]"),
+        ],
+        "config": Annotated[
+            Path | None,
+            typer.Option(help="TOML file with [data], [model], [training]; flags override it"),
+        ],
+        "preset": Annotated[
+            str | None,
+            typer.Option(help=f"named settings: {', '.join(chosen.presets) or 'none yet'}"),
+        ],
+        "resume": Annotated[
+            bool, typer.Option("--resume", help="go on with the run in --out, if it has one")
+        ],
+        "data_root": RootOption,
+        "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="no progress")],
+        "json_": JsonFlag,
+    }
+    switches = ("resume", "quiet", "json_")
+    parameters = {
+        key: _parameter(key, annotation, False if key in switches else None)
+        for key, annotation in own.items()
+    }
+    for names in sections.values():
+        assert not names.keys() & parameters.keys(), "two settings share one flag"
+        parameters |= names
+    function: Any = command
+    function.__signature__ = inspect.Signature(list(parameters.values()))
+    function.__annotations__ = {k: p.annotation for k, p in parameters.items()}
+    function.__doc__ = (
+        f"Train: {APPS[name]}.\n\n"
+        f"Example: linearizer train {name} --data {chosen.data} --steps 500 --out runs/first"
+    )
+    one = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    one.command(name)(function)
+    return typer.main.get_command(one)
+
+
+def _train(name: str, flags: dict[str, dict[str, Any]], given: dict[str, Any]) -> None:
+    from . import runs
+
+    plan = runs.plan(name, file=given["config"], preset=given["preset"], flags=flags)
+    out = given["out"]
+    if out is None:
+        out = Path("runs") / f"{name}-{Path(plan.data.name).stem}"
+    _execute(plan, out, given["data_root"], given["resume"], given["quiet"], given["json_"])
+
+
+def _execute(
+    plan: Any, out: Path, root: Path | None, resume: bool, quiet: bool, as_json: bool
+) -> None:
+    from . import runs
+
+    first = os.environ.get("RANK", "0") == "0"
+    say: Callable[[str], None] = _note if first and not quiet else lambda text: None
+    if resume and not (out / "config.json").exists():
+        say(f"{out} holds no run yet: starting one.")
+    result = runs.execute(plan, out, root=root, resume=resume, progress=not quiet, say=say)
+    if first:
+        if as_json:
+            _json({"run": str(out), **result._asdict()})
+        else:
+            _print_result(out, plan, result)
+    if result.stopped == "interrupted":
+        raise typer.Exit(130)
+
+
+def _print_result(out: Path, plan: Any, result: Any) -> None:
+    if result.stopped == "interrupted":
+        typer.echo(
+            f"stopped at step {result.step} of {plan.training.steps}; go on with: "
+            f"linearizer resume {out}"
+        )
+        return
+    from .progress import duration
+
+    early = " (no better validation since)" if result.stopped == "early" else ""
+    numbers = ", ".join(f"{k} {v:.4g}" for k, v in (result.metrics or result.losses).items())
+    typer.echo(f"{result.step} steps in {duration(result.seconds)}{early}: {numbers}")
+    typer.echo(f"wrote {out}")
+
+
+@app.command()
+def resume(
+    run: Annotated[Path, typer.Argument(help="The run folder.")],
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="steps in all", show_default="as planned")
+    ] = None,
+    rate: Annotated[
+        float | None, typer.Option(help="learning rate", show_default="as planned")
+    ] = None,
+    data_root: RootOption = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Go on with a run that was stopped or killed, from its last checkpoint.
+
+    Example: linearizer resume runs/attributes-digits
+    """
+    from . import runs
+
+    changes = {k: v for k, v in {"steps": steps, "rate": rate}.items() if v is not None}
+    plan = runs.planned(run, changes)
+    _execute(plan, run, data_root, True, quiet, as_json)
+
+
+@app.command("runs")
+def list_runs(
+    folder: Annotated[Path, typer.Argument(help="Where to look.")] = Path("runs"),
+    as_json: JsonFlag = False,
+) -> None:
+    """List the runs in a folder: app, data, steps, and how good the model is.
+
+    Example: linearizer runs
+    """
+    from .listing import listing
+
+    rows = listing(folder)
+    if as_json:
+        _json([row._asdict() for row in rows])
+        return
+    if not rows:
+        typer.echo(f"no runs in {folder}. Begin one: linearizer train attributes --data digits")
+        return
+    from .progress import duration
+
+    cells = [("run", "app", "data", "steps", "key metric", "time", "changed")]
+    for row in rows:
+        value = row.problem or ("–" if row.value is None else f"{row.metric} {row.value:.4g}")
+        cells.append(
+            (row.run, row.app, row.data, f"{row.step}/{row.steps}", value,
+             duration(row.seconds), row.changed[:16])
+        )  # fmt: skip
+    widths = [max(len(c[i]) for c in cells) for i in range(len(cells[0]))]
+    for line in cells:
+        typer.echo("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
+
+
+# -- algebra -------------------------------------------------------------------------------
+
+
+@app.command()
+def certify(
+    run: RunArgument,
+    n: Annotated[int, typer.Option("-n", min=1, help="test samples to measure on")] = 64,
+    single: Annotated[
+        bool, typer.Option("--float32", help="measure in float32, not in float64")
+    ] = False,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(min=0, help="largest relative error", show_default="1e-8; 1e-3 in float32"),
+    ] = None,
+    data_root: RootOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Measure every law of a trained map on test samples; exit code 1 if one fails.
+
+    Example: linearizer certify runs/attributes-digits
+    """
+    from . import runs
+
+    certificate = runs.certified(run, n, "float32" if single else "float64", tolerance, data_root)
+    if as_json:
+        _json(certificate.to_dict())
+    else:
+        typer.echo(str(certificate))
+    if not certificate.passed:
+        raise typer.Exit(1)
+
+
+@app.command()
+def spectrum(
+    run: RunArgument,
+    k: Annotated[int, typer.Option("-k", min=1, help="singular vectors to draw")] = 8,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="folder for the pictures", show_default="RUN/spectrum"),
+    ] = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Plot the singular values (and eigenvalues) of a trained map, and draw singular vectors.
+
+    Example: linearizer spectrum runs/attributes-digits -k 6
+    """
+    from . import runs
+
+    result = runs.spectrum_of(run, k, out)
+    if as_json:
+        _json(result)
+        return
+    values = result["singular_values"]
+    m, size = result["dimensions"]
+    typer.echo(f"core {m} × {size}; singular values " + " ".join(f"{v:.3g}" for v in values[:12])
+               + (" …" if len(values) > 12 else ""))  # fmt: skip
+    _wrote(result["files"])
+
+
+@app.command()
+def export(
+    run: RunArgument,
+    to: Annotated[
+        str, typer.Option("--format", help="onnx, torch-export, or hub (Hugging Face layout).")
+    ] = "onnx",
+    form: Annotated[
+        str, typer.Option("--map", help="which map: f, pinv (f†) or transpose (fᵀ)")
+    ] = "f",
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="file, or folder for hub", show_default="in RUN"),
+    ] = None,
+    data_root: RootOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write a trained map as one file that runs elsewhere, checked against the original.
+
+    Example: linearizer export runs/attributes-digits --format onnx --map pinv -o decode.onnx
+    """
+    from . import runs
+
+    result = runs.exported(run, to, form, out, data_root)
+    if as_json:
+        _json(result)
+        return
+    if "max_error" in result:
+        typer.echo(
+            f"{form} as {to}: (batch, {', '.join(map(str, result['input_shape']))}) → "
+            f"(batch, {', '.join(map(str, result['output_shape']))}), largest difference "
+            f"{result['max_error']:.1e}"
+        )
+    _wrote(result["files"])
+
+
+# -- data ----------------------------------------------------------------------------------
+
+
+@data_app.callback()
+def list_data(ctx: typer.Context, data_root: RootOption = None, as_json: JsonFlag = False) -> None:
+    """Show the data sets, and fetch them.
+
+    Example: linearizer data
+    """
+    if ctx.invoked_subcommand is not None:
+        return
+    from . import data
+
+    rows = data.status(data_root)
+    if as_json:
+        _json([{k: str(v) if isinstance(v, Path) else v for k, v in r._asdict().items()}
+               for r in rows])  # fmt: skip
+        return
+    for row in rows:
+        state = "here" if row.present else "can be fetched" if row.downloadable else "not here"
+        typer.echo(f"{row.name:<10} {state:<15} {row.description}")
+    typer.echo(f"data root: {data.root_folder(data_root)} (set --data-root or LINEARIZER_DATA)")
+
+
+@data_app.command()
+def fetch(
+    name: Annotated[str, typer.Argument(help="Name of a data set.")],
+    data_root: RootOption = None,
+) -> None:
+    """Download a data set from its official address, with its checksum verified.
+
+    Example: linearizer data fetch mnist
+    """
+    from . import data
+    from .progress import Transfer
+
+    with Transfer() as transfer:
+        folder = data.fetch(name, data_root, transfer.update)
+    _wrote([folder])
+
+
+# -- the tour ------------------------------------------------------------------------------
+
+
 @app.command()
 def quickstart(
     folder: Annotated[
-        Path, typer.Option("--out", "-o", help="Folder for pictures and numbers.")
+        Path, typer.Option("--out", "-o", help="folder for pictures and numbers")
     ] = Path("runs/quickstart"),
-    steps: Annotated[int, typer.Option(min=1, help="Training steps.")] = 1000,
-    seed: Annotated[int, typer.Option(help="Seed of data split, weights and training.")] = 0,
+    steps: Annotated[int, typer.Option(min=1, help="training steps")] = 1000,
+    seed: Annotated[int, typer.Option(help="seed of weights and training")] = 0,
 ) -> None:
     """Train a Linearizer on real digits in under two minutes and look at its linear algebra.
 
@@ -49,23 +438,7 @@ def quickstart(
         raise ValueError(f"quickstart: --out needs a folder, but {folder} is a file.")
     from . import quickstart as tour
 
-    columns = (
-        TextColumn("training"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TextColumn("{task.description}"),
-        TimeRemainingColumn(),
-    )
-    with Progress(*columns, console=out, disable=not out.is_terminal) as bar:
-        task = bar.add_task("", total=steps)
-
-        def report(step: int, losses: dict[str, float]) -> None:
-            text = "  ".join(f"{name} {value:.3f}" for name, value in losses.items())
-            bar.update(task, completed=step, description=text)
-            if bar.disable and (step % 100 == 0 or step == steps):
-                typer.echo(f"step {step}/{steps}  {text}")
-
-        result = tour.run(folder, steps, seed, report)
+    result = tour.run(folder, steps, seed)
     n = result.numbers
     typer.echo(
         f"trained in {n['training_seconds']:.0f} s; test accuracy {n['test_accuracy']:.1%} "
@@ -75,18 +448,47 @@ def quickstart(
     )
     if failed := int(n["laws_failed_float64"] + n["laws_failed_float32"]):
         typer.echo(f"{failed} laws fail their tolerance: see certificate.txt")
+    _wrote(result.files)
+
+
+def _json(value: Any) -> None:
+    typer.echo(json.dumps(value, indent=2, default=str))
+
+
+def _wrote(files: Any) -> None:
     typer.echo("wrote")
-    for path in result.files:
+    for path in files:
         typer.echo(f"  {path}")
+
+
+def _note(text: str) -> None:
+    typer.echo(text, err=True)
 
 
 def main() -> None:
     """Run the command line; a bad request is one sentence on stderr and exit code 2."""
+    code = _run()
+    if int(os.environ.get("WORLD_SIZE", "1")) > 1:
+        # All is written. torch's own threads may abort a process that ends in the usual way,
+        # which torchrun would report as a failure.
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(code)
+    sys.exit(code)
+
+
+def _run() -> int:
     try:
         app()
     except (ValueError, OSError) as error:
         typer.echo(f"linearizer: {error}", err=True)
-        sys.exit(2)
+        return 2
+    except KeyboardInterrupt:
+        typer.echo("linearizer: stopped.", err=True)
+        return 130
+    except SystemExit as done:
+        return done.code if isinstance(done.code, int) else int(done.code is not None)
+    return 0
 
 
 if __name__ == "__main__":

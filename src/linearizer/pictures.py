@@ -1,13 +1,18 @@
-r"""Grids of images with labels, for a person to look at."""
+r"""Grids of images and plots of spectra, for a person to look at."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
+import torch
 from torch import Tensor
 
-__all__ = ["image_grid"]
+from .linearizer import Linearizer
+from .operators import UnsupportedError
+
+__all__ = ["image_grid", "spectrum"]
 
 
 def image_grid(
@@ -46,3 +51,77 @@ def image_grid(
     if title:
         figure.suptitle(title, x=0.5, y=1 - 0.12 / height, va="top", fontsize=11)
     figure.savefig(path)
+
+
+@torch.no_grad()
+def spectrum(f: Linearizer, folder: Path, k: int = 8, limit: int = 512) -> dict[str, Any]:
+    r"""Plot the singular values (and eigenvalues) of f, and draw its first singular vectors.
+
+    Arguments:
+        f: The map; eigenvalues need one from a Space to itself.
+        folder: Where spectrum.png and the pictures of the singular vectors go.
+        k: How many singular vectors to draw.
+        limit: How many values to compute and plot at most.
+    """
+    folder.mkdir(parents=True, exist_ok=True)
+    size = min(f.operator.shape)
+    k = min(k, size)
+    values = f.operator.svd(min(size, limit)).S
+    eigenvalues = None
+    if f.source is f.target:
+        try:
+            eigenvalues = f.operator.eig(min(size, limit)).values
+        except UnsupportedError:
+            eigenvalues = None
+    files = [folder / "spectrum.png"]
+    _plot_spectrum(values, eigenvalues, size, files[0])
+    svd = f.svd(k)
+    for name, vectors, space in (("input", svd.V, f.source), ("output", svd.U, f.target)):
+        if len(space.shape) == 3 and space.shape[0] in (1, 3):
+            files.append(folder / f"{name}-singular-vectors.png")
+            _walks(vectors, svd.S, space, name, files[-1])
+    result: dict[str, Any] = {"dimensions": list(f.operator.shape)}
+    result["singular_values"] = values.tolist()
+    if eigenvalues is not None:
+        result["eigenvalues"] = [[v.real, v.imag] for v in eigenvalues.tolist()]
+    return {**result, "files": [str(p) for p in files]}
+
+
+def _plot_spectrum(values: Tensor, eigenvalues: Tensor | None, size: int, path: Path) -> None:
+    from matplotlib.figure import Figure
+
+    panels = 1 if eigenvalues is None else 2
+    figure = Figure(figsize=(5.5 * panels, 3.6), dpi=130, layout="constrained")
+    axes = figure.add_subplot(1, panels, 1)
+    s = values.double().cpu().numpy()
+    axes.plot(range(1, len(s) + 1), s, "o-", markersize=3, linewidth=1)
+    # A logarithm where the values span decades; exact zeros have no place on it.
+    if s.min() > 0 and s.max() > 30 * s.min():
+        axes.set_yscale("log")
+    else:
+        axes.set_ylim(bottom=0)
+    shown = "" if len(s) == size else f", the first {len(s)} of {size}"
+    axes.set(xlabel="i", ylabel="σᵢ", title=f"Singular values{shown}")
+    axes.grid(alpha=0.3)
+    if eigenvalues is not None:
+        plane = figure.add_subplot(1, panels, 2)
+        points = eigenvalues.cpu().numpy()
+        circle = torch.linspace(0, 2 * torch.pi, 200)
+        plane.plot(circle.cos().numpy(), circle.sin().numpy(), color="0.7", linewidth=1)
+        plane.plot(points.real, points.imag, "o", markersize=4)
+        plane.set(xlabel="Re λ", ylabel="Im λ", title="Eigenvalues and the unit circle")
+        plane.set_aspect("equal", "datalim")
+        plane.grid(alpha=0.3)
+    figure.savefig(path)
+
+
+def _walks(vectors: Tensor, values: Tensor, space: Any, name: str, path: Path) -> None:
+    """Rows c ⊙ v for each singular vector; data with unit variance has norms around √dim."""
+    steps = [c * space.dim**0.5 for c in (-1.0, -0.5, -0.125, 0.125, 0.5, 1.0)]
+    image_grid(
+        path,
+        [torch.cat([space.scale(c, v[None]) for c in steps]) for v in vectors],
+        [f"{i + 1}, σ = {s:.3g}" for i, s in enumerate(values.tolist())],
+        [f"{c:+.3g} ⊙ v" for c in steps],
+        f"{name.capitalize()} singular vectors, as images",
+    )

@@ -1,35 +1,31 @@
 r"""The two-minute tour: train a Linearizer on real digits, then do linear algebra on it.
 
-f takes an 8×8 image to ten class scores, f(x) = g_y⁻¹(A g_x(x)) with a 10 × 64 core. It is trained
-as a classifier and, so that g_x⁻¹ gives images, by the likelihood of g_x. The rest is algebra.
+f takes an 8×8 image to ten class scores, f(x) = g_y⁻¹(A g_x(x)) with a 10 × 64 core: the app
+``attributes``, as ``linearizer train attributes --data digits`` trains it. The rest is algebra.
 """
 
 from __future__ import annotations
 
 import json
-import math
-import time
-from collections.abc import Callable
+import shutil
 from pathlib import Path
 from typing import NamedTuple
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor, nn
+from torch import Tensor
 
-from .bijections import Chain, Flatten, mlp
+from . import data, runs
+from .checkpoint import load
+from .data import Images
 from .linearizer import Linearizer
-from .operators import Dense
 from .pictures import image_grid
-from .spaces import Space
 
-__all__ = ["Digits", "Tour", "build", "digits", "run", "train"]
-
-Report = Callable[[int, dict[str, float]], None]
+__all__ = ["Tour", "run"]
 
 
 class Digits(NamedTuple):
-    """scikit-learn's bundled digits: images (n, 1, 8, 8) in [0, 1] and classes (n,)."""
+    """Images (n, 1, 8, 8) in [0, 1] and classes (n,), to learn from and held out."""
 
     images: Tensor
     classes: Tensor
@@ -44,62 +40,30 @@ class Tour(NamedTuple):
     files: list[Path]
 
 
-def digits(seed: int = 0, held_out: int = 297) -> Digits:
-    from sklearn.datasets import load_digits
-
-    data = load_digits()
-    images = torch.tensor(data.images, dtype=torch.float32)[:, None] / 16
-    classes = torch.tensor(data.target)
-    order = torch.randperm(len(images), generator=torch.Generator().manual_seed(seed))
-    images, classes = images[order], classes[order]
-    return Digits(images[held_out:], classes[held_out:], images[:held_out], classes[:held_out])
-
-
-def build() -> Linearizer:
-    """f: (1, 8, 8) images → ℝ¹⁰, six blocks on the images and two on the scores."""
-    images = Space(Chain(Flatten((1, 8, 8)), *mlp(64, blocks=6, hidden=256)))
-    scores = Space(mlp(10, blocks=2, hidden=64))
-    return Linearizer(images, Dense(nn.Parameter(torch.randn(10, 64) / 8)), scores)
-
-
-def train(f: Linearizer, data: Digits, steps: int, report: Report, noise: float = 0.05) -> None:
-    """Minimise 10·‖f(x) − onehot‖² − log p(x)/64, p the Gaussian pulled back through g_x.
-
-    A little noise spreads the 17 grey levels, since a density over pixels needs it.
-    """
-    wanted = F.one_hot(data.classes, 10).to(data.images.dtype)
-    f.source.g.initialize(data.images + noise * torch.randn_like(data.images))
-    f.target.g.initialize(wanted + 0.1 * torch.randn_like(wanted))
-    optimizer = torch.optim.Adam(f.parameters(), 2e-3)
-    for step in range(steps):
-        rate = min(1.0, step / 50) * (0.5 + 0.5 * math.cos(math.pi * step / steps))
-        optimizer.param_groups[0]["lr"] = 2e-3 * rate
-        batch = torch.randint(len(data.images), (128,))
-        x = data.images[batch]
-        z, log_det = f.source.g.with_log_det(x + noise * torch.randn_like(x))
-        unlikely = (0.5 * z.square().sum(1) - log_det).mean() / f.source.dim
-        wrong = (f.target.points(f.operator(z)) - wanted[batch]).square().mean() * 10
-        optimizer.zero_grad()
-        (wrong + unlikely).backward()
-        nn.utils.clip_grad_norm_(f.parameters(), 1.0)
-        optimizer.step()
-        report(step + 1, {"score error": wrong.item(), "-log p": unlikely.item()})
-
-
-def run(out: Path, steps: int = 1000, seed: int = 0, report: Report = lambda *_: None) -> Tour:
+def run(out: Path, steps: int = 1000, seed: int = 0) -> Tour:
     """Train, then write the pictures and numbers of the tour into ``out``."""
     out.mkdir(parents=True, exist_ok=True)
-    torch.manual_seed(seed)
-    data, f = digits(seed), build()
-    start = time.perf_counter()
-    train(f, data, steps, report)
-    numbers = {"training_seconds": time.perf_counter() - start, "steps": float(steps)}
+    folder = out / "run"
+    shutil.rmtree(folder, ignore_errors=True)  # of an earlier tour
+    flags = {"training": {"steps": steps, "seed": seed}}
+    result = runs.execute(runs.plan("attributes", flags=flags), folder)
+    numbers = {"training_seconds": result.seconds, "steps": float(steps)}
+    f = load(folder)()
+    sets = data.load("digits")
+    assert isinstance(sets.train, Images) and isinstance(sets.test, Images)
+    digits = Digits(*_all(sets.train), *_all(sets.test))
     with torch.no_grad():
-        numbers |= _measure(f, data, out)
-        _draw(f, data, out)
+        numbers |= _measure(f, digits, out)
+        _draw(f, digits, out)
     summary = out / "summary.json"
     summary.write_text(json.dumps(numbers, indent=2) + "\n")
-    return Tour(numbers, sorted(p for p in out.iterdir() if p.is_file()))
+    return Tour(numbers, [*sorted(p for p in out.iterdir() if p.is_file()), folder])
+
+
+def _all(images: Images) -> tuple[Tensor, Tensor]:
+    x, y = images.batch(torch.arange(len(images)))
+    assert y is not None
+    return x, y
 
 
 def _accuracy(f: Linearizer, data: Digits) -> float:

@@ -1,0 +1,29 @@
+"""The applications: each a model whose methods return Linearizers, with its losses."""
+
+from __future__ import annotations
+
+import importlib
+from typing import Any
+
+from ..settings import did_you_mean
+
+__all__ = ["APPS", "app_of", "get"]
+
+#: Name and one line for the command line; the module of that name defines ``APP``.
+APPS = {
+    "attributes": "images to class scores or attributes, with a rectangular core",
+}
+
+
+def get(name: str) -> Any:
+    """The :class:`apps.base.App` of that name."""
+    if name not in APPS:
+        raise ValueError(f"there is no app {name!r}. {did_you_mean(name, APPS)}")
+    return importlib.import_module(f".{name}", __name__).APP
+
+
+def app_of(model: Any) -> Any:
+    """The App that a model belongs to, or None."""
+    module = type(model).__module__
+    name = module.removeprefix(f"{__name__}.")
+    return get(name) if name != module and name in APPS else None

@@ -1,0 +1,306 @@
+r"""Run folders: a model as ``config.json`` and ``weights.safetensors``, each written whole or not.
+
+No file holds code: a folder from a stranger is safe to open. Every tensor file carries a digest,
+so that a flipped bit is found when it is read.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from . import __version__, apps
+from .settings import did_you_mean, resolve
+
+if TYPE_CHECKING:  # torch is loaded where it is needed: listing runs is quick without it
+    from torch import Tensor, nn
+
+__all__ = ["atomic", "fill", "load", "models", "read_config", "read_metrics", "read_tensors",
+           "save", "tensors_of", "write_config", "write_tensors", "write_weights"]  # fmt: skip
+
+#: Version of the folder's layout; a reader refuses what is newer than it knows.
+FORMAT = 1
+CONFIG, WEIGHTS, METRICS = "config.json", "weights.safetensors", "metrics.jsonl"
+HUB_WEIGHTS = "model.safetensors"  # what the Hugging Face Hub calls them
+SHIPPED = Path(__file__).parent / "models"
+
+M = TypeVar("M", bound="nn.Module")
+
+
+# -- whole files ---------------------------------------------------------------------------
+
+
+@contextmanager
+def atomic(path: Path) -> Iterator[Path]:
+    """A temporary path beside ``path`` that takes its name once it is written and on disk."""
+    part = path.with_name(f".{path.name}.{os.getpid()}.part")
+    try:
+        yield part
+        with open(part, "rb+") as file:
+            os.fsync(file.fileno())
+        os.replace(part, path)
+        if os.name == "posix":  # the new name itself must reach the disk
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)
+            finally:
+                os.close(folder)
+    finally:
+        part.unlink(missing_ok=True)
+
+
+def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
+    """Tensors and a few facts as one safetensors file with a digest of both."""
+    from safetensors.torch import save_file
+
+    plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    facts = {"format": FORMAT, "linearizer": __version__, **about}
+    facts["digest"] = _digest(plain, facts)
+    with atomic(path) as part:
+        # One entry: safetensors keeps no order among several, and equal runs give equal files.
+        save_file(plain, part, {"linearizer": _compact(facts)})
+
+
+def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """What :func:`write_tensors` wrote; anything else is one clear sentence."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.exists():
+        raise FileNotFoundError(f"{path}: there is no such file.")
+    if not path.is_file():
+        raise ValueError(f"{path}: expected a safetensors file, got a folder.")
+    try:
+        with safe_open(path, "pt") as file:
+            metadata = file.metadata() or {}
+            if "linearizer" not in metadata:
+                raise ValueError(
+                    f"{path}: a safetensors file, but not one that linearizer wrote. "
+                    "Fill a model of your own with its load_state_dict."
+                )
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        about = json.loads(metadata["linearizer"])
+        digest = about.pop("digest", None)
+    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as problem:
+        raise ValueError(f"{path}: {_why(path, problem)}") from None
+    if about.get("format", 0) > FORMAT:
+        raise ValueError(
+            f"{path}: written in format {about['format']} by linearizer {about.get('linearizer')}; "
+            f"this is {__version__}, which reads up to {FORMAT}. Upgrade linearizer."
+        )
+    if _digest(tensors, about) != digest:
+        raise ValueError(
+            f"{path}: the file is damaged (its contents do not match its digest). "
+            "Copy it again, or resume the run from its last checkpoint."
+        )
+    return tensors, about
+
+
+def _compact(facts: Mapping[str, Any]) -> str:
+    return json.dumps(facts, sort_keys=True, separators=(",", ":"))
+
+
+def _digest(tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> str:
+    import torch
+
+    total = hashlib.sha256(_compact(about).encode())
+    for name in sorted(tensors):
+        t = tensors[name]
+        total.update(f"{name} {t.dtype} {tuple(t.shape)}".encode())
+        if t.numel():
+            total.update(t.reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()
+
+
+def _why(path: Path, problem: Exception) -> str:
+    with open(path, "rb") as file:
+        start = file.read(16)
+    size = path.stat().st_size
+    if start[:2] == b"PK" or start[:1] == b"\x80":
+        return (
+            "expected safetensors, got a pickle or a zip (a torch.save file?), which may hold code "
+            "and is not opened. Convert it where you trust it."
+        )
+    if size == 0:
+        return "the file is empty."
+    header = int.from_bytes(start[:8], "little")
+    if (start[8:9] == b"{" and header < 2**27) or "IncompleteBuffer" in str(problem):
+        return f"the file is cut off or damaged ({size:,} bytes; {problem}). Copy it again."
+    return f"expected a safetensors file, but it is not one ({problem})."
+
+
+# -- models --------------------------------------------------------------------------------
+
+
+def tensors_of(model: nn.Module) -> dict[str, Tensor]:
+    """Parameters and buffers by name, each once: a Space used twice is stored once."""
+    first: dict[int, str] = {}
+    kept: dict[str, Tensor] = {}
+    for name, value in model.state_dict(keep_vars=True).items():
+        if first.setdefault(id(value), name) == name:
+            kept[name] = value
+    return kept
+
+
+def fill(model: M, tensors: Mapping[str, Tensor], where: str) -> M:
+    """Copy tensors into a model of the same architecture; anything missing or left is an error."""
+    import torch
+
+    own = tensors_of(model)
+    missing, left = sorted(own.keys() - tensors.keys()), sorted(tensors.keys() - own.keys())
+    if missing or left:
+        lack = f"lacks {_some(missing)}" if missing else ""
+        more = f"has {_some(left)} besides" if left else ""
+        raise ValueError(
+            f"{where}: the weights are of another model than this one: the file "
+            f"{' and '.join(filter(None, (lack, more)))}."
+        )
+    for name, value in own.items():
+        if value.shape != tensors[name].shape:
+            raise ValueError(
+                f"{where}: the weights are of another model than this one: {name} has shape "
+                f"{tuple(tensors[name].shape)}, expected {tuple(value.shape)}."
+            )
+    with torch.no_grad():
+        for name, value in own.items():
+            value.copy_(tensors[name])
+    return model
+
+
+def _some(names: list[str]) -> str:
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def save(model: nn.Module, run: str | Path, config: Mapping[str, Any] | None = None) -> Path:
+    """Write a model into a run folder, from which :func:`load` gives it back.
+
+    Arguments:
+        model: A model of an app, which its settings rebuild; or any module, whose weights can be
+            loaded into one like it: ``load(run, into=model)``.
+        run: The folder; made where there is none.
+        config: The whole resolved configuration; by default the app's name and its settings.
+    """
+    run = Path(run)
+    if run.exists() and not run.is_dir():
+        raise ValueError(f"save: expected a folder, but {run} is a file.")
+    if config is None:
+        app = apps.app_of(model)
+        config = {"app": app and app.name, "model": _settings(model) if app else None}
+    run.mkdir(parents=True, exist_ok=True)
+    write_config(run, config)
+    write_weights(run, tensors_of(model), config)
+    return run
+
+
+def write_weights(
+    run: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any], name: str = WEIGHTS
+) -> None:
+    """``weights.safetensors``, with the settings of the model that they belong to."""
+    about = {"app": config["app"], "model": config["model"]}
+    write_tensors(run / name, tensors, about)
+
+
+def _settings(model: Any) -> dict[str, Any]:
+    return model.config.model_dump(mode="json")
+
+
+def write_config(run: Path, config: Mapping[str, Any]) -> None:
+    text = json.dumps({"format": FORMAT, "linearizer": __version__, **config}, indent=2)
+    with atomic(run / CONFIG) as part:
+        part.write_text(text + "\n", encoding="utf-8")
+
+
+def read_config(run: Path) -> dict[str, Any]:
+    """``config.json`` of a run."""
+    path = run / CONFIG
+    if not path.is_file():
+        raise FileNotFoundError(f"{run}: expected a run folder, but it has no {CONFIG}.")
+    try:
+        config = json.loads(path.read_text(encoding="utf-8"))
+    except (json.JSONDecodeError, UnicodeDecodeError) as problem:
+        raise ValueError(f"{path}: expected JSON, but {problem}.") from None
+    if not isinstance(config, dict) or "format" not in config or "app" not in config:
+        raise ValueError(f"{path}: expected the configuration of a run, got another JSON file.")
+    if not isinstance(config["format"], int) or config["format"] > FORMAT:
+        raise ValueError(
+            f"{path}: written in format {config['format']} by linearizer "
+            f"{config.get('linearizer')}; this is {__version__}, which reads up to {FORMAT}. "
+            "Upgrade linearizer."
+        )
+    return config
+
+
+def read_metrics(path: Path) -> list[dict[str, Any]]:
+    """Rows of ``metrics.jsonl``; a last line that a kill cut off is left out."""
+    rows = []
+    if path.exists():
+        for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
+            with suppress(json.JSONDecodeError):
+                row = json.loads(line)
+                if isinstance(row, dict) and isinstance(row.get("step"), int):
+                    rows.append(row)
+    return rows
+
+
+def models() -> list[str]:
+    """Names of the trained models that come with the package; :func:`load` takes them."""
+    return sorted(p.parent.name for p in SHIPPED.glob(f"*/{CONFIG}"))
+
+
+def find(run: str | Path) -> Path:
+    """The folder of a run, or of a shipped model by its name."""
+    path = Path(run)
+    if path.is_dir():
+        return path
+    if path.is_file() and path.name in (CONFIG, WEIGHTS):
+        return path.parent
+    if str(run) in models():
+        return SHIPPED / str(run)
+    if path.is_file():
+        raise ValueError(f"{path}: expected a run folder, got a file.")
+    around = [str(path.parent / p.parent.name) for p in path.parent.glob(f"*/{CONFIG}")]
+    raise FileNotFoundError(
+        f"{run}: there is no such run folder or shipped model. "
+        f"{did_you_mean(str(run), [*sorted(around), *models()])}"
+    )
+
+
+def load(run: str | Path, into: nn.Module | None = None) -> Any:
+    """A trained model from its run folder, or a shipped one by name; in evaluation mode.
+
+    Arguments:
+        run: A folder that a training run or :func:`save` wrote, or one of :func:`models`.
+        into: A model of the same architecture to fill, for what no app can rebuild.
+    """
+    folder = find(run)
+    config = read_config(folder)
+    weights = folder / WEIGHTS
+    if not weights.exists() and (folder / HUB_WEIGHTS).exists():
+        weights = folder / HUB_WEIGHTS
+    if not weights.exists():
+        raise FileNotFoundError(
+            f"{folder}: the run has no {WEIGHTS} yet. Train it, or resume it to its first "
+            "checkpoint."
+        )
+    rebuilt = into is None
+    if into is None:
+        if config["app"] is None:
+            raise ValueError(
+                f"{folder}: these weights are of a model that was put together by hand. Build one "
+                "like it and pass load(run, into=model)."
+            )
+        app = apps.get(config["app"])
+        into = app.model(resolve(app.Config, str(folder / CONFIG), config.get("model") or {}))
+    tensors, about = read_tensors(weights)
+    if rebuilt:  # in the precision that was saved, whatever torch's default is now
+        into.to(next((t.dtype for t in tensors.values() if t.is_floating_point()), None))
+    if about.get("app") != config["app"] or about.get("model") != config.get("model"):
+        raise ValueError(
+            f"{folder}: {CONFIG} and {weights.name} do not belong together (the model's settings "
+            "differ). Restore the file that was changed."
+        )
+    return fill(into, tensors, str(weights)).eval()

@@ -1,0 +1,417 @@
+r"""Tables of numbers over time, and windows of past and future cut from them."""
+
+from __future__ import annotations
+
+import csv
+import difflib
+import io
+import math
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .files import DamagedError, Progress, download, missing, read
+from .images import Batch, check_index
+
+__all__ = ["Table", "Windows", "read_csv", "windows"]
+
+MISSING = {"", "nan", "na", "n/a", "null", "none"}
+POLICIES = ("error", "interpolate", "previous", "drop")
+TIMES = {"date", "time", "datetime", "date time", "date_time", "timestamp", "ds"}
+DATE = re.compile(r"\s*(\d{4}[-/]\d{1,2}\b|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}\b)")
+SENTINELS = (-99999.0, -9999.0, -999.0, 999.0, 9999.0, 99999.0)
+
+WEATHER_URL = (
+    "https://huggingface.co/datasets/thuml/Time-Series-Library/resolve/main/weather/weather.csv"
+)
+WEATHER_SHAPE = (52696, 21)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Table:
+    r"""Rows of numbers: values (n, channels), one name for each channel, one time for each row."""
+
+    values: Tensor  #: (n, channels) float64
+    columns: tuple[str, ...]
+    times: tuple[str, ...] = ()  #: as written in the file; () without a time column
+    notes: tuple[str, ...] = ()  #: what was done to the values, or looks odd in them
+
+    def __post_init__(self) -> None:
+        shape = (len(self.times) or len(self.values), len(self.columns))
+        if self.values.dtype != torch.float64 or self.values.shape != shape:
+            raise ValueError(
+                f"Table: expected float64 values of shape {shape}, got {self.values.dtype} of "
+                f"shape {tuple(self.values.shape)}."
+            )
+
+
+def read_csv(
+    path: str | Path,
+    time: str | None = None,
+    missing: str = "error",
+    sentinel: float | Sequence[float] = (),
+) -> Table:
+    r"""The numbers of a .csv or .csv.gz file with a header (comma, semicolon or tab between cells).
+
+    Arguments:
+        time: The column of times; found by itself if it is called date, time or the like, or if
+            it comes first and holds dates.
+        missing: What becomes of empty, NaN or NA cells: "error", "interpolate" (straight lines, the
+            nearest value at the ends), "previous" (the last value seen) or "drop" (the whole row).
+        sentinel: Numbers that stand for a missing value, such as -9999.
+    """
+    path = Path(path)
+    if missing not in POLICIES:
+        raise ValueError(f"read_csv: expected missing one of {POLICIES}, got {missing!r}.")
+    header, rows, lines = _rows(path)
+    when = _time_column(path, header, rows[0], time)
+    columns = [i for i in range(len(header)) if i != when]
+    if not columns:
+        raise ValueError(f"{path}: expected columns of numbers, found only {header[when or 0]!r}.")
+    cells = list(zip(*rows, strict=True))
+    values = np.stack([_numbers(path, header[i], cells[i], lines) for i in columns], axis=1)
+    names = tuple(header[i] for i in columns)
+    times = () if when is None else cells[when]
+    sentinels = [sentinel] if isinstance(sentinel, (int, float)) else list(sentinel)
+    notes = []
+    for number in sentinels:
+        found = values == number
+        values[found] = np.nan
+        notes.append(f"{path.name}: {number:g} was read as missing: {_counts(found, names)}")
+    notes += _suspects(path.name, values, names)
+    values, kept, said = _fill(path, values, names, missing)
+    times = tuple(t for t, keep in zip(times, kept, strict=True) if keep) if times else ()
+    return Table(torch.from_numpy(values), names, times, (*notes, *said, *_steps(path.name, times)))
+
+
+def _rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
+    """Header, rows and the line that each row starts on; all rows have the header's length."""
+    try:
+        text = read(path).decode("utf-8-sig", errors="replace")
+    except FileNotFoundError:
+        raise FileNotFoundError(
+            f"{path}: there is no such file. Check the path (here is {Path.cwd()})."
+        ) from None
+    first = text.partition("\n")[0]
+    reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))
+    rows, lines, line = [], [], 1
+    try:
+        for row in reader:
+            if row and (len(row) > 1 or row[0].strip()):
+                rows.append(row)
+                lines.append(line)
+            line = reader.line_num + 1
+    except csv.Error as error:
+        raise ValueError(f"{path}: expected a CSV table, but line {line}: {error}.") from error
+    if len(rows) < 2:
+        raise ValueError(f"{path}: expected a header and rows, found {len(rows)} lines.")
+    header = [name.strip() for name in rows[0]]
+    for row, number in zip(rows, lines, strict=True):
+        if len(row) != len(header):
+            raise ValueError(
+                f"{path}: expected {len(header)} cells in every line, as in the header, but line "
+                f"{number} has {len(row)}."
+            )
+    return header, rows[1:], lines[1:]
+
+
+def _time_column(path: Path, header: list[str], row: list[str], time: str | None) -> int | None:
+    if time is not None:
+        if time not in header:
+            near = difflib.get_close_matches(time, header, 1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(header)}."
+            raise ValueError(f"{path}: expected a column {time!r} for the time. {hint}")
+        return header.index(time)
+    for i, name in enumerate(header):
+        if name.lower() in TIMES:
+            return i
+    return 0 if DATE.match(row[0]) else None
+
+
+def _numbers(path: Path, name: str, cells: Sequence[str], lines: Sequence[int]) -> np.ndarray:
+    """The cells as numbers, NaN where missing."""
+    try:
+        values = np.array(list(map(float, cells)))
+    except ValueError:
+        values = np.empty(len(cells))
+        for i, cell in enumerate(cells):
+            try:
+                values[i] = math.nan if cell.strip().lower() in MISSING else float(cell)
+            except ValueError:
+                raise _not_a_number(path, name, cell, lines[i]) from None
+    if np.isinf(values).any():
+        i = int(np.isinf(values).argmax())
+        raise _not_a_number(path, name, cells[i], lines[i])
+    return values
+
+
+def _not_a_number(path: Path, name: str, cell: str, line: int) -> ValueError:
+    return ValueError(
+        f"{path}: expected a number in line {line}, column {name!r}, found {cell[:40]!r}. Mend it, "
+        "or name the column of times with time=…."
+    )
+
+
+def _counts(found: np.ndarray, names: Sequence[str]) -> str:
+    counts = [(int(c), n) for c, n in zip(found.sum(0), names, strict=True) if c]
+    return ", ".join(f"{c:,} in {n!r}" for c, n in counts) or "none found"
+
+
+def _suspects(file: str, values: np.ndarray, names: Sequence[str]) -> list[str]:
+    """Numbers that look like marks for missing ones: far from all others of their column."""
+    notes = []
+    for number in SENTINELS:
+        found = values == number
+        for j in np.flatnonzero(found.any(0)):
+            rest = values[~found[:, j], j]
+            rest = rest[~np.isnan(rest)]
+            low, high = (rest.min(), rest.max()) if len(rest) else (0.0, 0.0)
+            found[:, j] &= max(low - number, number - high) > high - low
+        if found.any():
+            notes.append(
+                f"{file}: {number:g} is far from all other values and may mean missing: "
+                f"{_counts(found, names)}; kept, as no sentinel names it"
+            )
+    return notes
+
+
+def _fill(
+    path: Path, values: np.ndarray, names: Sequence[str], policy: str
+) -> tuple[np.ndarray, np.ndarray, list[str]]:
+    """The values without gaps, which rows were kept, and what to say about it."""
+    gaps = np.isnan(values)
+    kept = np.ones(len(values), dtype=bool)
+    if not gaps.any():
+        return values, kept, []
+    counts = _counts(gaps, names)
+    if policy == "error":
+        raise ValueError(
+            f"{path}: expected a number in every cell, but some are missing: {counts}. Choose "
+            'missing="interpolate", "previous" or "drop".'
+        )
+    if empty := [n for n, gap in zip(names, gaps.T, strict=True) if gap.all()]:
+        raise ValueError(f"{path}: column {empty[0]!r} has no number at all. Remove it.")
+    if policy == "drop":
+        kept = ~gaps.any(1)
+        note = f"{path.name}: {(~kept).sum():,} rows with missing values were dropped: {counts}"
+        if not kept.any():
+            raise ValueError(f"{path}: every row has a missing value, so drop leaves none.")
+        return values[kept], kept, [note]
+    if policy == "previous" and gaps[0].any():
+        first = names[int(gaps[0].argmax())]
+        raise ValueError(
+            f"{path}: the first value of column {first!r} is missing and has no previous one. "
+            'Choose missing="interpolate" or "drop".'
+        )
+    row = np.arange(len(values))
+    filled = values.copy()
+    for j in np.flatnonzero(gaps.any(0)):
+        known = row[~gaps[:, j]]
+        if policy == "previous":
+            last = np.maximum.accumulate(np.where(gaps[:, j], 0, row))
+            filled[:, j] = values[last, j]
+        else:
+            filled[:, j] = np.interp(row, known, values[known, j])
+    how = "the previous value" if policy == "previous" else "interpolation"
+    return filled, kept, [f"{path.name}: missing values were filled by {how}: {counts}"]
+
+
+def _steps(file: str, times: Sequence[str]) -> list[str]:
+    """Whether the times rise by equal steps, where they can be read."""
+    try:
+        at = np.array([t.strip().replace("/", "-") for t in times], dtype="datetime64[s]")
+    except ValueError:
+        return []
+    step = np.diff(at).astype(np.int64)
+    if len(step) == 0:
+        return []
+    usual = int(np.median(step))
+    odd = int((step != usual).sum())
+    if (step <= 0).any():
+        back = int((step <= 0).argmax())
+        return [f"{file}: times repeat or go back: {times[back + 1]} follows {times[back]}"]
+    if odd:
+        return [f"{file}: {odd:,} of {len(step):,} time steps differ from the usual {usual} s"]
+    return []
+
+
+# -- windows -----------------------------------------------------------------------------------
+
+
+@final
+class Windows:
+    r"""Windows of a table: past (look_back, channels) and future (horizon, channels), scaled.
+
+    Row i is the window that starts at row i; nothing is copied until a batch is asked for.
+
+    Arguments:
+        rows: (n, channels) float32, already scaled: (value − mean) / std.
+        mean, std: What scaled them, (channels,).
+
+    Example:
+        >>> rows = torch.arange(10, dtype=torch.float32)[:, None]
+        >>> data = Windows(rows, 3, 2)
+        >>> past, future = data.batch(torch.tensor([5]))
+        >>> len(data), past.flatten().tolist(), future.flatten().tolist()
+        (6, [5.0, 6.0, 7.0], [8.0, 9.0])
+    """
+
+    def __init__(
+        self,
+        rows: Tensor,
+        look_back: int,
+        horizon: int,
+        mean: Tensor | None = None,
+        std: Tensor | None = None,
+        columns: Sequence[str] = (),
+    ) -> None:
+        if rows.dtype != torch.float32 or rows.ndim != 2:
+            raise ValueError(
+                f"Windows: expected float32 rows of shape (n, channels), got {rows.dtype} of "
+                f"shape {tuple(rows.shape)}."
+            )
+        if look_back < 1 or horizon < 1:
+            raise ValueError(
+                f"Windows: expected look_back and horizon of 1 or more, got {look_back} and "
+                f"{horizon}."
+            )
+        if len(rows) < look_back + horizon:
+            raise ValueError(
+                f"Windows: expected {look_back + horizon} or more rows for look_back={look_back} "
+                f"and horizon={horizon}, got {len(rows)}. Shorten them or bring more rows."
+            )
+        channels = rows.shape[1]
+        self.rows = rows
+        self.look_back = look_back
+        self.horizon = horizon
+        self.mean = torch.zeros(channels, dtype=torch.float32) if mean is None else mean
+        self.std = torch.ones(channels, dtype=torch.float32) if std is None else std
+        self.columns = tuple(columns) or tuple(str(i) for i in range(channels))
+        if self.mean.shape != (channels,) or self.std.shape != (channels,):
+            raise ValueError(
+                f"Windows: expected mean and std of shape ({channels},), got "
+                f"{tuple(self.mean.shape)} and {tuple(self.std.shape)}."
+            )
+        if len(self.columns) != channels:
+            raise ValueError(f"Windows: expected {channels} column names, got {len(self.columns)}.")
+
+    def __len__(self) -> int:
+        return len(self.rows) - self.look_back - self.horizon + 1
+
+    def __repr__(self) -> str:
+        return f"Windows({len(self):,} of {self.shape} → ({self.horizon}, {self.rows.shape[1]}))"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(look_back, channels) of one past."""
+        return self.look_back, self.rows.shape[1]
+
+    def batch(self, index: Tensor) -> Batch:
+        """Past x (n, look_back, channels) and future y (n, horizon, channels)."""
+        check_index(index, len(self), "Windows.batch")
+        span = torch.arange(self.look_back + self.horizon)
+        both = self.rows.index_select(0, (index[:, None] + span).flatten())
+        both = both.view(len(index), len(span), -1)
+        return Batch(both[:, : self.look_back], both[:, self.look_back :])
+
+
+def windows(
+    table: Table, look_back: int = 96, horizon: int = 96
+) -> tuple[Windows, Windows, Windows]:
+    r"""Train, val and test windows of the first 70%, the next 10% and the last 20% of the rows.
+
+    Values are scaled by mean and standard deviation of the training rows. The windows of val and
+    test start ``look_back`` rows early, so that their first future is their first own row.
+    """
+    n = len(table.values)
+    train, test = int(0.7 * n), int(0.2 * n)
+    if min(train - look_back, n - train - test, test) < horizon:
+        raise ValueError(
+            f"windows: {n:,} rows split {train:,}/{n - train - test:,}/{test:,} are too few for "
+            f"look_back={look_back} and horizon={horizon}. Shorten them or bring more rows."
+        )
+    std, mean = torch.std_mean(table.values[:train], 0, correction=0)
+    low, high = table.values[:train].aminmax(dim=0)
+    std = torch.where(high > low, std, 1.0)  # rounding makes the std of equal values not quite 0
+    rows = ((table.values - mean) / std).to(torch.float32)
+    bounds = ((0, train), (train - look_back, n - test), (n - test - look_back, n))
+    first, second, third = (
+        Windows(rows[a:b], look_back, horizon, mean.float(), std.float(), table.columns)
+        for a, b in bounds
+    )
+    return first, second, third
+
+
+def load_csv(
+    path: Path,
+    look_back: int = 96,
+    horizon: int = 96,
+    time: str | None = None,
+    missing: str = "error",
+    sentinel: float | Sequence[float] = (),
+) -> tuple[tuple[Windows, Windows, Windows], tuple[str, ...]]:
+    """Windows of a CSV file, split 70/10/20, and the notes about it."""
+    table = read_csv(path, time, missing, sentinel)
+    parts = windows(table, look_back, horizon)
+    n, channels = table.values.shape
+    flat = table.values[: int(0.7 * n)]
+    constant = [c for c, v in zip(table.columns, flat.T, strict=True) if bool((v == v[0]).all())]
+    notes = [
+        f"{path.name}: {n:,} rows of {channels} channels, split 70/10/20 in time; look-back "
+        f"{look_back}, horizon {horizon}; scaled by the training rows",
+        *table.notes,
+    ]
+    if constant:
+        notes.append(f"{path.name}: constant over the training rows: {', '.join(constant)}")
+    return parts, tuple(notes)
+
+
+# -- the weather benchmark ---------------------------------------------------------------------
+
+
+def find_weather(root: Path) -> Path | None:
+    folder = root / "weather"
+    choices = (folder / "weather.csv", folder / "weather.csv.gz")
+    return next((p for p in choices if p.is_file()), None)
+
+
+def load_weather(
+    root: Path, look_back: int = 96, horizon: int = 96
+) -> tuple[tuple[Windows, Windows, Windows], tuple[str, ...]]:
+    """The weather benchmark of 52,696 rows and 21 channels, its −9999 left as published."""
+    path = find_weather(root)
+    if path is None:
+        raise missing("weather", root / "weather", "weather.csv or weather.csv.gz", True)
+    parts, notes = load_csv(path, look_back, horizon)
+    train, val, test = parts
+    rows = len(train.rows) + len(val.rows) + len(test.rows) - 2 * look_back
+    if (rows, train.shape[1]) != WEATHER_SHAPE:
+        raise _not_the_benchmark(path, rows, train.shape[1])
+    return parts, notes
+
+
+def _not_the_benchmark(path: Path, rows: int, channels: int) -> DamagedError:
+    expected = "{:,} rows of {} channels".format(*WEATHER_SHAPE)
+    return DamagedError(path, f"expected {expected}, found {rows:,} of {channels}", "weather")
+
+
+def fetch_weather(root: Path, progress: Progress | None) -> Path:
+    def check(part: Path) -> None:
+        try:
+            shape = read_csv(part).values.shape
+        except ValueError as error:
+            raise DamagedError(part, f"expected the weather table, but {error}") from error
+        if tuple(shape) != WEATHER_SHAPE:
+            raise _not_the_benchmark(part, *shape)
+
+    path = find_weather(root) or root / "weather" / "weather.csv"
+    if not path.is_file():
+        download([WEATHER_URL], path, check, progress)
+    return path.parent

@@ -1,0 +1,66 @@
+r"""The list of runs below a folder, read without torch so that it comes at once."""
+
+from __future__ import annotations
+
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import NamedTuple
+
+from .checkpoint import CONFIG, HUB_WEIGHTS, METRICS, WEIGHTS, read_config, read_metrics
+
+__all__ = ["Row", "listing"]
+
+
+class Row(NamedTuple):
+    """One line of the list of runs."""
+
+    run: str
+    app: str
+    data: str
+    step: int
+    steps: int
+    metric: str
+    value: float | None
+    seconds: float
+    changed: str
+    problem: str
+
+
+def listing(folder: Path) -> list[Row]:
+    """All runs below a folder, the latest first; a broken one is a line with its problem."""
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"runs: expected a folder, but {folder} is a file.")
+    found = {p.parent for p in folder.rglob(CONFIG)} if folder.exists() else set()
+    runs = (run for run in found if not (run / HUB_WEIGHTS).exists())  # an export is no run
+    return sorted((_row(run) for run in runs), key=lambda row: row.changed, reverse=True)
+
+
+def _row(run: Path) -> Row:
+    files = [p for p in (run / CONFIG, run / METRICS, run / WEIGHTS) if p.exists()]
+    when = datetime.fromtimestamp(max(p.stat().st_mtime for p in files), timezone.utc)
+    changed = when.astimezone().isoformat(sep=" ", timespec="seconds")
+    try:
+        config = read_config(run)
+        rows = read_metrics(run / METRICS)
+    except (ValueError, OSError) as problem:
+        return Row(str(run), "?", "?", 0, 0, "", None, 0.0, changed, str(problem))
+    measured = [r["validation"] for r in rows if "validation" in r]
+    key = config.get("metric") or {}
+    metric = key.get("name", "")
+    values = [m[metric] for m in measured if metric in m]
+    training = config.get("training") or {}
+    value = values[-1] if values else None
+    if values and training.get("patience"):
+        value = max(values) if key.get("maximize") else min(values)
+    return Row(
+        str(run),
+        config["app"] or "–",
+        (config.get("data") or {}).get("name", "–"),
+        max((r["step"] for r in rows), default=0),
+        training.get("steps", 0),
+        metric,
+        value,
+        max((r.get("seconds", 0.0) for r in rows), default=0.0),
+        changed,
+        "" if (run / WEIGHTS).exists() else "no weights yet",
+    )

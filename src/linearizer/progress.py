@@ -1,0 +1,129 @@
+r"""Progress for a person to watch: a live bar on a terminal, plain lines elsewhere; on stderr."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Mapping
+from types import TracebackType
+
+__all__ = ["Display", "Transfer", "duration"]
+
+
+def duration(seconds: float) -> str:
+    """'0:07', '3:05' or '2:03:05'."""
+    minutes, s = divmod(round(seconds), 60)
+    hours, m = divmod(minutes, 60)
+    return f"{hours}:{m:02d}:{s:02d}" if hours else f"{m}:{s:02d}"
+
+
+class Display:
+    """Steps done of a total, with rate, time to go and the latest numbers.
+
+    Arguments:
+        total: Steps in all.
+        done: Steps done before.
+        label: What is going on.
+        every: Seconds between plain lines.
+    """
+
+    def __init__(
+        self, total: int, done: int = 0, label: str = "training", every: float = 10.0
+    ) -> None:
+        self.total, self.label, self.every = total, label, every
+        self.begun = (time.perf_counter(), done)
+        self.spoken = self.begun[0]
+        self.line = ""
+        self.numbers: dict[str, float] = {}
+        self.bar = None
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+
+            self.bar = Progress(
+                TextColumn(label),
+                BarColumn(bar_width=24),
+                MofNCompleteColumn(),
+                TextColumn("{task.description}"),
+                console=Console(stderr=True),
+                refresh_per_second=4,
+            )
+            self.task = self.bar.add_task("", total=total, completed=done)
+
+    def __enter__(self) -> Display:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        problem: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+        elif self.line:
+            self.say(self.line)
+
+    def update(self, done: int, numbers: Mapping[str, float]) -> None:
+        self.numbers.update(numbers)
+        now = time.perf_counter()
+        since, before = self.begun
+        rate = (done - before) / max(now - since, 1e-9)
+        left = duration((self.total - done) / rate) if rate > 0 else "?"
+        speed = f"{rate:.1f} steps/s" if rate >= 1 else f"{1 / max(rate, 1e-9):.1f} s/step"
+        values = "  ".join(f"{k} {v:.4g}" for k, v in self.numbers.items())
+        text = f"{values}  {speed}  {left} to go"
+        if self.bar is not None:
+            self.bar.update(self.task, completed=done, description=text)
+            return
+        self.line = f"{self.label}: step {done}/{self.total}  {text}"
+        if now - self.spoken >= self.every:
+            self.say(self.line)
+            self.spoken, self.line = now, ""
+
+    def say(self, text: str) -> None:
+        """A line that stays."""
+        if self.bar is not None:
+            self.bar.console.print(text, markup=False, highlight=False)
+        else:
+            print(text, file=sys.stderr, flush=True)
+
+
+class Transfer:
+    """Bytes of files as they arrive."""
+
+    def __init__(self, every: float = 5.0) -> None:
+        self.every, self.spoken = every, 0.0
+        self.bar = None
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+
+            self.bar = Progress(
+                TextColumn("{task.description}"),
+                BarColumn(),
+                DownloadColumn(),
+                console=Console(stderr=True),
+            )
+            self.tasks: dict[str, object] = {}
+
+    def __enter__(self) -> Transfer:
+        if self.bar is not None:
+            self.bar.start()
+        return self
+
+    def __exit__(self, *problem: object) -> None:
+        if self.bar is not None:
+            self.bar.stop()
+
+    def update(self, name: str, done: int, total: int | None) -> None:
+        if self.bar is not None:
+            if name not in self.tasks:
+                self.tasks[name] = self.bar.add_task(name, total=total)
+            self.bar.update(self.tasks[name], completed=done)  # type: ignore[arg-type]
+        elif done == total or time.perf_counter() - self.spoken >= self.every:
+            self.spoken = time.perf_counter()
+            of = f" of {total:,}" if total is not None else ""
+            print(f"{name}: {done:,}{of} bytes", file=sys.stderr, flush=True)

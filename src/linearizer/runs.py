@@ -1,0 +1,249 @@
+r"""Runs: an application, its data and its settings joined into one training, and found again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from pydantic import Field
+
+from . import apps, data
+from .apps.base import App
+from .certificate import Certificate
+from .checkpoint import CONFIG, atomic, find, load, read_config
+from .pictures import spectrum
+from .settings import Settings, did_you_mean, read_toml, resolve
+from .training import STATE, Result, Training, fit
+
+__all__ = ["DataSettings", "Opened", "Plan", "certified", "execute", "exported", "opened", "plan",
+           "planned", "points", "spectrum_of"]  # fmt: skip
+
+SECTIONS = ("data", "model", "training")
+
+
+class DataSettings(Settings):
+    """What to train on."""
+
+    name: str = Field("digits", description="name of a data set, a folder of images or a CSV file")
+    size: int | None = Field(None, ge=1, description="side of the images, if not their own")
+
+
+class Plan(NamedTuple):
+    """A resolved configuration: all that a run depends on."""
+
+    app: App
+    data: DataSettings
+    model: dict[str, Any]  #: what was asked for; the data add their facts
+    training: Training
+
+
+def plan(
+    app_name: str,
+    *,
+    file: Path | None = None,
+    preset: str | None = None,
+    flags: Mapping[str, Mapping[str, Any]] | None = None,
+) -> Plan:
+    """Defaults → preset → TOML file → flags, section by section."""
+    app = apps.get(app_name)
+    named: Mapping[str, Mapping[str, Any]] = {}
+    if preset is not None:
+        if preset not in app.presets:
+            raise ValueError(
+                f"{app_name}: there is no preset {preset!r}. {did_you_mean(preset, app.presets)}"
+            )
+        named = app.presets[preset]
+    tables = _tables(file, app_name) if file is not None else {}
+    where = str(file) if file is not None else app_name
+    layers = {s: [named.get(s, {}), tables.get(s, {}), (flags or {}).get(s, {})] for s in SECTIONS}
+    # Each layer is checked by itself first, so that an error names where it came from.
+    model = {k: v for layer in layers["model"] for k, v in layer.items()}
+    resolve(app.Config, f"{where} [model]", model)
+    return Plan(
+        app,
+        resolve(DataSettings, f"{where} [data]", {"name": app.data}, *layers["data"]),
+        model,
+        resolve(Training, f"{where} [training]", app.training, *layers["training"]),
+    )
+
+
+def _tables(file: Path, app_name: str) -> dict[str, dict[str, Any]]:
+    tables = read_toml(file)
+    if (named := tables.pop("app", app_name)) != app_name:
+        raise ValueError(f"{file}: it is for the app {named!r}, not for {app_name!r}.")
+    for name, table in tables.items():
+        if name not in SECTIONS:
+            raise ValueError(f"{file}: there is no table [{name}]. {did_you_mean(name, SECTIONS)}")
+        if not isinstance(table, dict):
+            raise ValueError(f"{file}: expected [{name}] as a table, got {table!r}.")
+    return tables
+
+
+def planned(run: Path, training: Mapping[str, Any] | None = None) -> Plan:
+    """The plan of a run that was begun, with changes of its training."""
+    config = read_config(run)
+    if config["app"] is None or not isinstance(config.get("training"), dict):
+        raise ValueError(f"{run}: the folder holds a model, but not a training run to resume.")
+    where = str(run / CONFIG)
+    return Plan(
+        apps.get(config["app"]),
+        resolve(DataSettings, f"{where} [data]", config.get("data") or {}),
+        dict(config["model"]),
+        resolve(Training, f"{where} [training]", config["training"], training or {}),
+    )
+
+
+def execute(
+    plan: Plan,
+    run: Path,
+    *,
+    root: Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    say: Any = lambda text: None,
+) -> Result:
+    """Load the data, build the model, train it into the run folder."""
+    if run.exists() and not run.is_dir():
+        raise ValueError(f"train: expected a folder for the run, but {run} is a file.")
+    if run.is_dir() and not resume and ((run / STATE).exists() or (run / CONFIG).exists()):
+        raise ValueError(
+            f"{run}: the folder holds a run already. Add --resume to go on with it, or --out for "
+            "another folder."
+        )
+    app, source = plan.app, data.load(plan.data.name, root, plan.data.size)
+    for note in source.notes:
+        say(note)
+    facts = app.facts(source)
+    for key in facts.keys() & plan.model.keys():
+        # Through the schema, where lists and tuples are one.
+        asked, found = (app.Config(**{key: v}) for v in (plan.model[key], facts[key]))
+        if asked != found:
+            raise ValueError(
+                f"{app.name}: {key} is {plan.model[key]!r} in the settings, but {source.name} has "
+                f"{facts[key]!r}. Leave it out, or name other data."
+            )
+    config = resolve(app.Config, f"{app.name} [model]", {**plan.model, **facts})
+    settings = {
+        "app": app.name,
+        "metric": {"name": app.metric, "maximize": app.maximize},
+        "data": plan.data.model_dump(mode="json"),
+        "model": config.model_dump(mode="json"),
+        "training": plan.training.model_dump(mode="json"),
+    }
+    if resume and (run / CONFIG).exists():
+        _same(run, settings)
+
+    def preview(model: Any, path: Path) -> None:
+        assert app.preview is not None
+        app.preview(model, source, path)
+
+    torch.manual_seed(plan.training.seed)
+    return fit(
+        app.model(config),
+        app.loss,
+        source.train,
+        plan.training,
+        run,
+        validation=source.val,
+        measure=app.measure,
+        metric=app.metric,
+        maximize=app.maximize,
+        settings=settings,
+        resume=resume,
+        preview=preview if app.preview is not None else None,
+        progress=progress,
+    )
+
+
+def _same(run: Path, settings: Mapping[str, Any]) -> None:
+    """A run may go on with other training settings, not as another model or on other data."""
+    before = read_config(run)
+    for section in ("app", "data", "model"):
+        if before.get(section) == settings[section]:
+            continue
+        what = section
+        if isinstance(before.get(section), dict) and isinstance(settings[section], dict):
+            old, new = before[section], settings[section]
+            key = next(k for k in {**old, **new} if old.get(k) != new.get(k))
+            what = f"{section}.{key} ({old.get(key)!r} before, {new.get(key)!r} now)"
+        raise ValueError(
+            f"{run}: cannot resume, since {what} differs from the run's {CONFIG}. Leave it as it "
+            "was, or train into another folder."
+        )
+
+
+class Opened(NamedTuple):
+    """A trained run, ready for algebra."""
+
+    folder: Path
+    config: dict[str, Any]
+    app: App
+    model: Any
+
+
+def opened(run: str | Path) -> Opened:
+    """The model of a run or of a shipped name, with its app."""
+    folder = find(run)
+    config, model = read_config(folder), load(folder)
+    return Opened(folder, config, apps.get(config["app"]), model)
+
+
+def points(run: Opened, n: int, root: Path | None = None) -> torch.Tensor:
+    """The first n test samples of the data that a run was trained on."""
+    saved = resolve(DataSettings, str(run.folder / CONFIG), run.config.get("data") or {})
+    test = data.load(saved.name, root, saved.size).test
+    return test.batch(torch.arange(min(n, len(test)))).x
+
+
+def certified(
+    run: str | Path, n: int, dtype: str, tolerance: float | None, root: Path | None = None
+) -> Certificate:
+    """The measured error of every law of a run's map, on n of its test samples."""
+    one = opened(run)
+    kind = getattr(torch, dtype)
+    f = one.app.linearizer(one.model.to(kind))
+    return f.certify(points(one, n, root).to(kind), tolerance=tolerance)
+
+
+def spectrum_of(run: str | Path, k: int, out: Path | None = None) -> dict[str, Any]:
+    """Spectrum and pictures of a run's map, in RUN/spectrum unless told."""
+    one = opened(run)
+    folder = out or one.folder / "spectrum"
+    result = spectrum(one.app.linearizer(one.model), folder, k)
+    with atomic(folder / "spectrum.json") as part:
+        part.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
+    return {**result, "files": [*result["files"], str(folder / "spectrum.json")]}
+
+
+MAPS = {"f": lambda f: f, "pinv": lambda f: f.pinv(), "transpose": lambda f: f.T}
+FORMATS = {"onnx": ".onnx", "torch-export": ".pt2", "hub": ""}
+
+
+def exported(
+    run: str | Path, to: str, form: str, out: Path | None = None, root: Path | None = None
+) -> dict[str, Any]:
+    """A run's map, its pseudo-inverse or its transpose as a file; or all of it for the hub."""
+    for value, known, what in ((to, FORMATS, "format"), (form, MAPS, "map")):
+        if value not in known:
+            raise ValueError(f"export: there is no {what} {value!r}. {did_you_mean(value, known)}")
+    one = opened(run)
+    if to == "hub":
+        from .hub import HubModel
+
+        folder = out or one.folder / "hub"
+        if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+            raise ValueError(f"export: hub needs a new or empty folder, but {folder} is not.")
+        HubModel.from_run(one.folder).save_pretrained(folder)
+        return {"files": sorted(str(p) for p in folder.iterdir())}
+    from .export import export
+
+    f = one.app.linearizer(one.model)
+    x = points(one, 8, root)
+    path = out or one.folder / f"{form}{FORMATS[to]}"
+    with torch.no_grad():
+        example = x if form == "f" else f(x)
+    result = export(MAPS[form](f), path, to, example)._asdict()
+    return {**result, "path": str(path), "files": [str(path)]}

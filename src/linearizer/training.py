@@ -1,0 +1,616 @@
+r"""The one optimiser loop: every application trains through :func:`fit`.
+
+A step depends on the weights, the seed and its number only (see ``draws``), so a run can be
+stopped, killed, resumed and moved to another number of processes without changing its course.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, Protocol
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from .checkpoint import (
+    METRICS,
+    WEIGHTS,
+    atomic,
+    fill,
+    read_metrics,
+    read_tensors,
+    tensors_of,
+    write_config,
+    write_tensors,
+    write_weights,
+)
+from .draws import Draw, Order, mix
+from .processes import Processes, local, whole
+from .progress import Display
+from .settings import Settings
+
+__all__ = ["DivergedError", "Result", "Source", "Training", "fit"]
+
+STATE = Path("state") / "latest.safetensors"
+
+Terms = dict[str, Tensor]
+Loss = Callable[[Any, Any, Draw], Terms]
+
+
+class Source(Protocol):
+    """Data: how many samples there are, and a batch of any of them."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, index: Tensor) -> Any:
+        """Tensors (n, …) of the samples of these numbers, as a NamedTuple or tuple."""
+
+
+class Training(Settings):
+    """How a model is trained."""
+
+    steps: int = Field(1000, ge=1, description="optimiser steps in all")
+    batch: int = Field(128, ge=1, description="samples in a step, over all processes")
+    accumulate: int = Field(1, ge=1, description="parts of a batch that are run one by one")
+    rate: float = Field(1e-3, gt=0, description="learning rate of Adam at its highest")
+    final_rate: float = Field(0.0, ge=0, le=1, description="share of the rate left at the end")
+    warmup: int = Field(50, ge=0, description="steps until the rate is reached")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay")
+    clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0 for no limit")
+    ema: float = Field(0.0, ge=0, lt=1, description="decay of the averaged weights; 0 for none")
+    seed: int = Field(0, ge=0, description="of weights, order of samples and noise")
+    validate_every: int = Field(200, ge=0, description="steps between validations; 0 for none")
+    patience: int = Field(
+        0, ge=0, description="validations without a better one before stopping; 0 never stops"
+    )
+    checkpoint_every: int = Field(200, ge=1, description="steps between checkpoints")
+    log_every: int = Field(10, ge=1, description="steps between lines of metrics.jsonl")
+    tensorboard: bool = Field(True, description="write TensorBoard events as well")
+    compile: bool = Field(False, description="torch.compile the loss")
+    precision: Literal["float32", "bf16"] = Field(
+        "float32", description="of the conditioners; couplings and core stay in float32"
+    )
+    device: Literal["auto", "cpu", "cuda"] = Field("auto", description="where to train")
+    strategy: Literal["ddp", "fsdp"] = Field(
+        "ddp", description="for several processes: copies of the model, or shards of it"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Training:
+        if self.patience and not self.validate_every:
+            raise ValueError("patience needs validations: set validate_every above 0")
+        return self
+
+
+class DivergedError(ValueError):
+    """The loss or its gradient is not finite."""
+
+
+class Result(NamedTuple):
+    """How a run ended."""
+
+    step: int
+    stopped: str  #: "done", "early" (patience), or "interrupted"
+    metrics: dict[str, float]  #: of the last validation, or the best one with patience
+    losses: dict[str, float]  #: terms at the last logged step
+    seconds: float  #: spent training, over all sessions of the run
+
+
+def fit(
+    model: nn.Module,
+    loss: Loss,
+    data: Source,
+    config: Training | None = None,
+    run: str | Path | None = None,
+    *,
+    validation: Source | None = None,
+    measure: Loss | None = None,
+    metric: str | None = None,
+    maximize: bool = False,
+    settings: Mapping[str, Any] | None = None,
+    resume: bool = False,
+    preview: Callable[[nn.Module, Path], None] | None = None,
+    progress: bool = True,
+) -> Result:
+    r"""Minimise the sum of the loss's terms by Adam; the model then holds the trained weights.
+
+    Arguments:
+        model: Any module; ``model.initialize(batch)``, where it has one, is called once before.
+        loss: (model, batch, draw) ↦ {"term": scalar}, means over the batch. Randomness comes from
+            ``draw``, so that it does not depend on the number of processes.
+        data: What to train on.
+        config: How; see :class:`Training`.
+        run: Folder for weights, metrics and state; nothing is written without it.
+        validation: Data for ``measure``.
+        measure: (model, batch, draw) ↦ {"name": one number for each sample}.
+        metric: The measure that tells how good the model is, for patience.
+        maximize: Whether more of it is better.
+        settings: The whole resolved configuration, saved as config.json.
+        resume: Go on from the folder's last checkpoint, if it has one.
+        preview: (model, path) draws a picture at validations, into samples/.
+        progress: Show a bar, or lines where stderr is no terminal.
+    """
+    config = config or Training()
+    with contextlib.ExitStack() as stack:
+        group = stack.enter_context(Processes(config.device, config.strategy))
+        parts = group.world * config.accumulate
+        if config.batch % parts:
+            raise ValueError(
+                f"training: a batch of {config.batch} does not divide into {parts} equal parts "
+                f"({group.world} processes × {config.accumulate} to accumulate). Choose a multiple."
+            )
+        loop = _Loop(model, loss, data, config, None if run is None else Path(run), group)
+        loop.validation, loop.measure = validation, measure
+        loop.metric, loop.maximize, loop.preview = metric, maximize, preview
+        if loop.run is not None and group.first:
+            stack.enter_context(_lock(loop.run))
+        loop.begin(resume, settings or {})
+        return loop.train(stack, progress)
+
+
+class _Objective(nn.Module):
+    """The module whose forward DDP, FSDP and compile see."""
+
+    def __init__(self, model: nn.Module, loss: Loss) -> None:
+        super().__init__()
+        self.model = model
+        self.loss = loss
+
+    def forward(self, batch: Any, draw: Draw, call: Loss | None = None) -> Terms:
+        return (call or self.loss)(self.model, batch, draw)
+
+
+class _Loop:
+    validation: Source | None
+    measure: Loss | None
+    metric: str | None
+    maximize: bool
+    preview: Callable[[nn.Module, Path], None] | None
+
+    def __init__(
+        self,
+        model: nn.Module,
+        loss: Loss,
+        data: Source,
+        config: Training,
+        run: Path | None,
+        group: Processes,
+    ) -> None:
+        self.model, self.data, self.config, self.run, self.group = model, data, config, run, group
+        self.objective = _Objective(model, loss)
+        self.order = Order(len(data), config.seed)
+        self.step, self.seconds = 0, 0.0
+        self.best: float | None = None
+        self.since_best = 0
+        self.metrics: dict[str, float] = {}
+        self.losses: dict[str, float] = {}
+        self.best_weights: dict[str, Tensor] | None = None
+        self.saved_step: int | None = None
+        self.events: Any = None
+
+    # -- before ----------------------------------------------------------------------------
+
+    def begin(self, resume: bool, settings: Mapping[str, Any]) -> None:
+        group, config = self.group, self.config
+        self.settings = dict(settings) or {"app": None, "model": None}
+        self.settings.setdefault("training", config.model_dump(mode="json"))
+        self.model.to(group.device)
+        tensors: dict[str, Tensor] = {}
+        about: dict[str, Any] | None = None
+        if self.run is not None and group.first:
+            found = (self.run / STATE).exists()
+            if found and not resume:
+                raise ValueError(
+                    f"{self.run}: the folder holds a run already. Resume it, or choose another."
+                )
+            if found:
+                tensors, about = read_tensors(self.run / STATE)
+        about = group.share(about)
+        own = "model/"
+        if about is not None:
+            weights = {k[len(own) :]: v for k, v in tensors.items() if k.startswith(own)}
+            if group.first:
+                fill(self.model, weights, f"{self.run}/{STATE}")
+        elif hasattr(self.model, "initialize"):
+            start = _to(self.data.batch(self.order.take(0, 4096)), group.device)
+            self.model.initialize(start)  # type: ignore[operator]
+        if self.run is not None and group.first:
+            (self.run / "state").mkdir(parents=True, exist_ok=True)
+            write_config(self.run, self.settings)
+        unused = self._unused() if group.strategy == "ddp" else False
+        if config.compile:
+            self.objective.compile()
+        self.wrapped = group.wrap(self.objective, unused)
+        self.named = {
+            name: p for name, p in self.model.named_parameters() if p.requires_grad
+        }  # each once, sharded if they are
+        self.optimizer = torch.optim.AdamW(
+            self.named.values(),
+            config.rate,
+            weight_decay=config.weight_decay,
+            fused=True if group.strategy != "fsdp" else None,
+        )
+        self.average = (
+            {n: p.detach().clone() for n, p in self.named.items()} if config.ema else None
+        )
+        if about is not None:
+            self._restore(tensors, about)
+        self._trim()
+
+    def _unused(self) -> bool:
+        """Whether the loss leaves some parameter without a gradient, which DDP must know."""
+        batch = _to(self.data.batch(self.order.take(0, 2)), self.group.device)
+        value = sum(self.objective(batch, Draw(0)).values())
+        assert isinstance(value, Tensor)
+        value.backward()
+        unused = any(p.requires_grad and p.grad is None for p in self.model.parameters())
+        self.model.zero_grad()
+        return unused
+
+    def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
+        self.step, self.seconds = about["step"], about["seconds"]
+        self.best, self.since_best = about["best"], about["since_best"]
+        self.metrics, self.losses = about["metrics"], about["losses"]
+        self.saved_step = self.step
+        for name, p in self.named.items():
+            if self.average is not None and about["average"]:
+                self.group.give(self.average[name], tensors.get(f"average/{name}"))
+            if name not in about["stepped"]:
+                continue  # it had no gradient yet
+            fused = self.group.strategy != "fsdp"
+            step = torch.zeros((), dtype=torch.float32, device=p.device if fused else "cpu")
+            state = {"step": step, **{k: torch.zeros_like(p) for k in _MOMENTS}}
+            for key, value in state.items():
+                self.group.give(value, tensors.get(f"optimizer/{key}/{name}"))
+            self.optimizer.state[p].update(state)
+
+    def _trim(self) -> None:
+        """Drop lines of metrics.jsonl after the checkpoint, and a half-written last one."""
+        if self.run is None or not self.group.first:
+            return
+        path = self.run / METRICS
+        kept = [r for r in read_metrics(path) if r["step"] <= self.step]
+        with atomic(path) as part:
+            part.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
+        self.lines = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed with the loop)
+        if self.config.tensorboard:
+            from torch.utils.tensorboard import SummaryWriter
+
+            self.events = SummaryWriter(
+                str(self.run / "tensorboard"), purge_step=self.step + 1 if self.step else None
+            )
+
+    # -- the loop --------------------------------------------------------------------------
+
+    def train(self, stack: contextlib.ExitStack, progress: bool) -> Result:
+        config, group = self.config, self.group
+        interrupted = stack.enter_context(_interrupts())
+        stack.callback(self._close)
+        self.display = (
+            stack.enter_context(Display(config.steps, self.step))
+            if progress and group.first
+            else None
+        )
+        stopped = "done"
+        parameters = list(self.named.values())
+        self.model.train()
+        # What is asked for after a step, besides the step itself: logging, validation, checkpoint.
+        check_every = 1 if group.device.type == "cpu" else config.log_every
+        begun = time.perf_counter() - self.seconds
+        while self.step < config.steps:
+            rate = self._rate()
+            terms = self._backward()
+            norm = self._norm(parameters)
+            step = self.step + 1
+            log = step % config.log_every == 0 or step == config.steps
+            check = log or step % check_every == 0 or step % config.checkpoint_every == 0
+            if check and not math.isfinite(float(norm)):
+                raise DivergedError(self._problem(step, terms))
+            for part in self.optimizer.param_groups:
+                part["lr"] = rate
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            self._average(parameters, step)
+            self.step, self.seconds = step, time.perf_counter() - begun
+            if log:
+                self._log(terms, norm, rate)
+            if config.validate_every and (
+                step % config.validate_every == 0 or step == config.steps
+            ):
+                self._validate()
+                begun = time.perf_counter() - self.seconds  # validation is not training time
+                if config.patience and self.since_best >= config.patience:
+                    stopped = "early"
+            stop = bool(interrupted) if group.world == 1 else log and group.any(bool(interrupted))
+            if stop and stopped == "done" and step < config.steps:
+                stopped = "interrupted"
+            if stopped != "done" or step % config.checkpoint_every == 0 or step == config.steps:
+                self._checkpoint()
+                begun = time.perf_counter() - self.seconds
+            if stopped != "done":
+                break
+        self._finish()
+        return Result(self.step, stopped, self.metrics, self.losses, self.seconds)
+
+    def _rate(self) -> float:
+        """Linear warm-up, then a cosine from the rate to its final share."""
+        c, step = self.config, self.step
+        warm = min(1.0, (step + 1) / c.warmup) if c.warmup else 1.0
+        cosine = 0.5 + 0.5 * math.cos(math.pi * step / c.steps)
+        return c.rate * warm * (c.final_rate + (1 - c.final_rate) * cosine)
+
+    def _backward(self) -> Terms:
+        """Gradients of one global batch; this process takes its slice, in parts."""
+        config, group = self.config, self.group
+        size = config.batch // (group.world * config.accumulate)
+        seed = mix(config.seed, "step", self.step)
+        torch.manual_seed(seed + group.rank)  # for randomness that is not drawn from `draw`
+        total: Terms = {}
+        for part in range(config.accumulate):
+            start = (group.rank * config.accumulate + part) * size
+            index = self.order.take(self.step * config.batch + start, size)
+            batch = _to(self.data.batch(index), group.device)
+            last = part == config.accumulate - 1
+            with group.without_sync(self.wrapped, last):
+                with self._precision():
+                    terms = self.wrapped(batch, Draw(seed, start))
+                value = sum(terms.values())
+                assert isinstance(value, Tensor), "a loss needs at least one term"
+                (value / config.accumulate if config.accumulate > 1 else value).backward()
+            for name, term in terms.items():
+                share = term.detach() / config.accumulate
+                total[name] = total[name] + share if name in total else share
+        return total
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self.config.precision == "bf16":
+            return torch.autocast(self.group.device.type, dtype=torch.bfloat16)
+        return contextlib.nullcontext()
+
+    def _norm(self, parameters: list[nn.Parameter]) -> Tensor:
+        if self.config.clip:
+            return whole(nn.utils.clip_grad_norm_(parameters, self.config.clip))
+        grads = [p.grad for p in parameters if p.grad is not None]
+        return whole(nn.utils.get_total_norm(grads))
+
+    def _problem(self, step: int, terms: Terms) -> str:
+        bad = [name for name, value in terms.items() if not bool(torch.isfinite(value))]
+        what = f"the loss ({', '.join(bad)})" if bad else "the gradient"
+        kept = ""
+        if self.run is not None:
+            kept = (
+                f"The last good checkpoint, step {self.saved_step}, is kept in {self.run}. "
+                if self.saved_step
+                else "No checkpoint had been written yet. "
+            )
+        return (
+            f"training: {what} became NaN or infinite at step {step}. {kept}"
+            f"Lower the rate (now {self.config.rate:g}) or clip (now {self.config.clip:g}), or "
+            "look for such values in the data."
+        )
+
+    def _average(self, parameters: list[nn.Parameter], step: int) -> None:
+        """Exponential moving average of the weights; its memory grows with the steps at first."""
+        if self.average is not None:
+            decay = min(self.config.ema, step / (step + 9))
+            torch._foreach_lerp_(
+                [local(a) for a in self.average.values()],
+                [local(p.detach()) for p in parameters],
+                1 - decay,
+            )
+
+    # -- now and then ----------------------------------------------------------------------
+
+    def _log(self, terms: Terms, norm: Tensor, rate: float) -> None:
+        losses = self.group.mean(terms)
+        self.losses = {"loss": sum(losses.values()), **losses}
+        if self.group.first:
+            row = {**self.losses, "rate": rate, "norm": float(norm), "seconds": self.seconds}
+            self._write({"step": self.step, **row}, row)
+            if self.display is not None:
+                self.display.update(self.step, self.losses)
+
+    def _write(self, row: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
+        if self.run is None:
+            return
+        self.lines.write(json.dumps(row) + "\n")
+        self.lines.flush()
+        if self.events is not None:
+            for name, value in scalars.items():
+                self.events.add_scalar(name, value, self.step)
+
+    @torch.no_grad()
+    def _validate(self) -> None:
+        """Means over the whole validation set, with the averaged weights."""
+        if self.validation is None or self.measure is None:
+            return
+        group, n = self.group, len(self.validation)
+        sums: dict[str, Tensor] = {}
+        self.model.eval()
+        with self._averaged():
+            for first in range(0, n, self.config.batch):
+                places = torch.arange(first, min(first + self.config.batch, n))
+                mine = places.tensor_split(group.world)[group.rank]
+                # Every process runs every batch, as FSDP needs; one that has no part counts none.
+                batch = _to(self.validation.batch(mine if len(mine) else places[:1]), group.device)
+                offset = int(mine[0]) - first if len(mine) else 0
+                draw = Draw(mix(self.config.seed, "validation", first), offset)
+                values = self.wrapped(batch, draw, self.measure)
+                for name, value in values.items():
+                    part = value.double().sum() if len(mine) else value.new_zeros(()).double()
+                    sums[name] = sums[name] + part if name in sums else part
+            totals = group.sum(torch.stack(list(sums.values()))) / n
+            measured = dict(zip(sums, totals.tolist(), strict=True))
+            self._judge(measured)
+            if self.preview is not None and self.run is not None and group.strategy != "fsdp":
+                if group.first:
+                    folder = self.run / "samples"
+                    folder.mkdir(exist_ok=True)
+                    try:
+                        self.preview(self.model, folder / f"step-{self.step:06d}.png")
+                    except (ValueError, RuntimeError, OSError) as problem:
+                        print(f"no picture at step {self.step}: {problem}", file=sys.stderr)
+                group.wait()
+        self.model.train()
+
+    def _judge(self, measured: dict[str, float]) -> None:
+        metric = self.metric or next(iter(measured))
+        if metric not in measured:
+            raise ValueError(
+                f"training: there is no measure {metric!r}. Known: {', '.join(measured)}."
+            )
+        value = measured[metric] if self.maximize else -measured[metric]
+        better = self.best is None or value > self.best
+        self.since_best = 0 if better else self.since_best + 1
+        if better or not self.config.patience:
+            self.metrics = measured
+        if better:
+            self.best = value
+            if self.config.patience:
+                self._write_weights()  # what `_averaged` has put into the model
+        if self.group.first:
+            self._write({"step": self.step, "validation": measured},
+                        {f"validation/{k}": v for k, v in measured.items()})  # fmt: skip
+            if self.display is not None:
+                self.display.update(self.step, measured)
+
+    @contextlib.contextmanager
+    def _averaged(self) -> Iterator[None]:
+        """The averaged weights in place of the current ones."""
+        if self.average is None:
+            yield
+            return
+        parts = [local(p.detach()) for p in self.named.values()]
+        current = [p.clone() for p in parts]
+        torch._foreach_copy_(parts, [local(a) for a in self.average.values()])
+        try:
+            yield
+        finally:
+            torch._foreach_copy_(parts, current)
+
+    def _checkpoint(self) -> None:
+        """State first, then weights: after a kill between the two both are whole."""
+        if self.run is None:
+            return
+        sharded = {f"model/{n}": t.detach() for n, t in tensors_of(self.model).items()}
+        for name, p in self.named.items():
+            for key, value in self.optimizer.state[p].items():
+                sharded[f"optimizer/{key}/{name}"] = value
+            if self.average is not None:
+                sharded[f"average/{name}"] = self.average[name]
+        tensors = self._gather(sharded)
+        if self.group.first:
+            about = {
+                "step": self.step, "seconds": self.seconds, "best": self.best,
+                "since_best": self.since_best, "metrics": self.metrics, "losses": self.losses,
+                "average": self.average is not None,
+                "stepped": [n for n, p in self.named.items() if self.optimizer.state[p]],
+            }  # fmt: skip
+            write_tensors(self.run / STATE, tensors, about)
+        self.saved_step = self.step
+        if not self.config.patience:
+            with self._averaged():
+                self._write_weights()
+
+    def _gather(self, sharded: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Whole tensors, on the first process only; the others help, one tensor at a time."""
+        gathered = {}
+        for name, value in sharded.items():
+            tensor = whole(value)
+            if self.group.first:
+                gathered[name] = tensor.cpu()
+        return gathered
+
+    def _write_weights(self) -> None:
+        own = {n: t.detach() for n, t in tensors_of(self.model).items()}
+        if self.run is None:
+            self.best_weights = {n: whole(t).clone() for n, t in own.items()}
+        else:
+            tensors = self._gather(own)
+            if self.group.first:
+                write_weights(self.run, tensors, self.settings)
+
+    def _finish(self) -> None:
+        """Leave the model with the weights that the run folder has."""
+        if self.config.patience and self.group.strategy != "fsdp":
+            weights = self.best_weights
+            if self.run is not None:
+                self.group.wait()
+                weights = read_tensors(self.run / WEIGHTS)[0]
+            if weights is not None:
+                fill(self.model, weights, "training")
+        elif self.average is not None:
+            for p, a in zip(self.named.values(), self.average.values(), strict=True):
+                local(p.detach()).copy_(local(a))
+        self.group.wait()
+        self.model.eval()
+
+    def _close(self) -> None:
+        if self.run is not None and self.group.first:
+            self.lines.close()
+            if self.events is not None:
+                self.events.close()
+
+
+_MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def _to(batch: Any, device: torch.device) -> Any:
+    if device.type == "cpu":
+        return batch
+    moved = [v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for v in batch]
+    return type(batch)(*moved) if hasattr(batch, "_fields") else tuple(moved)
+
+
+@contextlib.contextmanager
+def _interrupts() -> Iterator[list[int]]:
+    """Ctrl-C or SIGTERM asks for a stop after the step; a second Ctrl-C stops at once."""
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield asked
+        return
+
+    def ask(number: int, frame: Any) -> None:
+        if asked and number == signal.SIGINT:
+            raise KeyboardInterrupt
+        asked.append(number)
+
+    before = {s: signal.signal(s, ask) for s in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield asked
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+@contextlib.contextmanager
+def _lock(run: Path) -> Iterator[None]:
+    """One process at a time may train into a folder; a killed one leaves no lock."""
+    if run.exists() and not run.is_dir():
+        raise ValueError(f"training: expected a folder for the run, but {run} is a file.")
+    (run / "state").mkdir(parents=True, exist_ok=True)
+    try:
+        import fcntl
+    except ImportError:  # no such lock on Windows
+        yield
+        return
+    with open(run / "state" / "lock", "w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise ValueError(
+                f"{run}: another process is training into this folder. Wait for it, or choose "
+                "another."
+            ) from None
+        for left in run.rglob(".*.part"):  # what a kill left half written
+            left.unlink()
+        yield

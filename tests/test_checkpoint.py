@@ -1,0 +1,184 @@
+"""Files are whole or not there, hold no code, and say what is wrong with them."""
+
+import json
+import pickle
+import zipfile
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import nn
+
+import linearizer as lz
+from linearizer import checkpoint
+from linearizer.apps.attributes import Attributes, Config
+from linearizer.bijections import mlp
+from linearizer.operators import Dense
+
+
+def small():
+    return Attributes(Config(shape=(1, 4, 4), names=("a", "b"), blocks=1, hidden=8))
+
+
+@pytest.fixture
+def run(tmp_path):
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed(1)
+    return lz.save(small(), tmp_path / "run")
+
+
+def test_a_model_comes_back_from_its_settings_and_weights(run):
+    torch.manual_seed(1)
+    model, again = small(), lz.load(run)
+    x = torch.rand(3, 1, 4, 4)
+    assert torch.equal(model()(x), again()(x)) and not again.training
+    assert again.config == model.config
+    assert {p.name for p in run.iterdir()} == {"config.json", "weights.safetensors"}
+    assert json.loads((run / "config.json").read_text())["app"] == "attributes"
+    assert torch.equal(lz.load(run / "config.json")()(x), model()(x))
+
+
+def test_a_space_used_twice_is_stored_once(tmp_path):
+    def build():
+        X = lz.Space(mlp(4, blocks=1))
+        return lz.Linearizer(X, Dense(nn.Parameter(torch.randn(4, 4))), X)
+
+    f = build()
+    lz.save(f, tmp_path / "f")
+    tensors, _ = checkpoint.read_tensors(tmp_path / "f" / "weights.safetensors")
+    assert not any(name.startswith("target") for name in tensors)
+    assert len(tensors) * 2 - 1 == len(f.state_dict())
+    h = lz.load(tmp_path / "f", into=build())
+    x = torch.randn(5, 4)
+    assert torch.equal(f(x), h(x)) and h.source is h.target
+    with pytest.raises(ValueError, match=r"put together by hand.*load\(run, into=model\)"):
+        lz.load(tmp_path / "f")
+
+
+def test_every_flipped_bit_is_found(run):
+    path = run / "weights.safetensors"
+    whole = path.read_bytes()
+    generator = torch.Generator().manual_seed(0)
+    places = torch.randint(len(whole) * 8, (40,), generator=generator).tolist()
+    for bit in [0, 3, 62, 64, 80, *places]:
+        broken = bytearray(whole)
+        broken[bit // 8] ^= 1 << bit % 8
+        path.write_bytes(broken)
+        with pytest.raises(ValueError, match=r"weights\.safetensors: ") as error:
+            lz.load(run)
+        assert "\n" not in str(error.value)
+    path.write_bytes(whole)
+    lz.load(run)
+
+
+@pytest.mark.parametrize("keep", [0, 4, 8, 100, 0.5, 0.999])
+def test_a_truncated_file_is_named(run, keep):
+    path = run / "weights.safetensors"
+    whole = path.read_bytes()
+    path.write_bytes(whole[: keep if isinstance(keep, int) else int(keep * len(whole))])
+    with pytest.raises(ValueError, match=r"weights\.safetensors: .*(cut off|empty|not one)"):
+        lz.load(run)
+
+
+class Evil:
+    def __reduce__(self):
+        return (exec, ("raise SystemExit('a pickle was opened')",))
+
+
+@pytest.mark.parametrize("kind", ["torch.save", "pickle", "zip", "text", "safetensors", "folder"])
+def test_a_foreign_file_is_refused_and_never_run(run, kind):
+    path = run / "weights.safetensors"
+    path.unlink()
+    if kind == "torch.save":
+        torch.save({"w": torch.zeros(3), "evil": Evil()}, path)
+    elif kind == "pickle":
+        path.write_bytes(pickle.dumps(Evil()))
+    elif kind == "zip":
+        with zipfile.ZipFile(path, "w") as file:
+            file.writestr("x", "y")
+    elif kind == "text":
+        path.write_text("<html>404 Not Found</html>" * 20)
+    elif kind == "safetensors":
+        save_file({"w": torch.zeros(3)}, path)
+    else:
+        path.mkdir()
+    wanted = {
+        "torch.save": "pickle or a zip", "pickle": "pickle or a zip", "zip": "pickle or a zip",
+        "text": "not one", "safetensors": "not one that linearizer wrote", "folder": "a folder",
+    }[kind]  # fmt: skip
+    with pytest.raises(ValueError, match=wanted):
+        lz.load(run)
+
+
+def test_a_newer_format_asks_for_an_upgrade(run, monkeypatch):
+    monkeypatch.setattr(checkpoint, "FORMAT", 7)
+    newer = lz.save(small(), run.parent / "newer")
+    monkeypatch.undo()
+    with pytest.raises(ValueError, match=r"config\.json: written in format 7.*Upgrade"):
+        lz.load(newer)
+    config = json.loads((newer / "config.json").read_text())
+    (newer / "config.json").write_text(json.dumps({**config, "format": 1}))
+    with pytest.raises(ValueError, match=r"weights\.safetensors: written in format 7.*Upgrade"):
+        lz.load(newer)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda c: "{", r"config\.json: expected JSON"),
+        (lambda c: "[]", "another JSON file"),
+        (lambda c: json.dumps({"model_type": "bert"}), "another JSON file"),
+        (lambda c: json.dumps({**c, "app": "atributes"}), "Did you mean attributes"),
+        (lambda c: json.dumps({**c, "model": {**c["model"], "bloks": 2}}), "Did you mean blocks"),
+        (lambda c: json.dumps({**c, "model": {**c["model"], "blocks": 0}}), "blocks should be"),
+        (lambda c: json.dumps({**c, "model": {**c["model"], "blocks": 3}}), "belong together"),
+        (lambda c: json.dumps({**c, "model": {**c["model"], "noise": 0.1}}), "belong together"),
+    ],
+)
+def test_a_changed_configuration_is_found(run, change, message):
+    path = run / "config.json"
+    path.write_text(change(json.loads(path.read_text())))
+    with pytest.raises(ValueError, match=message):
+        lz.load(run)
+
+
+def test_missing_things_are_named(run, tmp_path):
+    with pytest.raises(FileNotFoundError, match=r"Did you mean .*run\?"):
+        lz.load(tmp_path / "runn")
+    with pytest.raises(FileNotFoundError, match=r"no config\.json"):
+        lz.load(tmp_path)
+    (run / "weights.safetensors").unlink()
+    with pytest.raises(FileNotFoundError, match=r"no weights\.safetensors yet"):
+        lz.load(run)
+    file = tmp_path / "file"
+    file.write_text("mine")
+    with pytest.raises(ValueError, match="is a file"):
+        lz.save(small(), file)
+    assert file.read_text() == "mine"
+
+
+def test_weights_of_another_model_are_refused(run):
+    other = Attributes(Config(shape=(1, 4, 4), names=("a", "b"), blocks=2, hidden=8))
+    with pytest.raises(ValueError, match="of another model than this one: the file lacks"):
+        lz.load(run, into=other)
+    wide = Attributes(Config(shape=(1, 4, 4), names=("a", "b"), blocks=1, hidden=9))
+    with pytest.raises(ValueError, match=r"has shape \(.*\), expected"):
+        lz.load(run, into=wide)
+
+
+def test_a_failed_write_leaves_the_old_file(run, monkeypatch):
+    before = (run / "weights.safetensors").read_bytes()
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("safetensors.torch.save_file", full)
+    with pytest.raises(OSError, match="No space"):
+        lz.save(small(), run)
+    assert (run / "weights.safetensors").read_bytes() == before
+    assert not list(run.glob(".*"))
+
+
+def test_shipped_models_load():
+    for name in lz.models():
+        assert lz.load(name) is not None
