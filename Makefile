@@ -23,7 +23,7 @@ docs: .venv/.installed-dev
 	@echo "wrote docs/site/index.html"
 
 benchmarks: .venv/.installed-dev
-	for name in memory_depth structured_operators glow_step readme_table; do \
+	for name in memory_depth structured_operators glow_step training_loop readme_table; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
 
 .venv/.installed: pyproject.toml constraints.txt

@@ -1,17 +1,17 @@
-"""The table of README.md, made from the JSON files beside this script.
+"""The tables of README.md and docs/training.md, made from the JSON files beside this script.
 
-python benchmarks/readme_table.py     rewrites the table; a test keeps the two equal.
+python benchmarks/readme_table.py     rewrites them; a test keeps documents and files equal.
 """
 
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from common import HERE
 
-README = HERE.parent / "README.md"
-START, END = "<!-- benchmarks -->\n", "<!-- /benchmarks -->\n"
+README, TRAINING = HERE.parent / "README.md", HERE.parent / "docs" / "training.md"
 
 
 def read(name: str) -> dict[str, Any]:
@@ -23,6 +23,7 @@ def rows() -> list[tuple[str, str, str]]:
     actions = read("structured_operators")["actions"]
     memory, glow = read("memory_depth")["rows"], read("glow_step")["cases"]
     few, many = memory[0], memory[-1]
+    loop = read("training_loop")["rows"]
     structured = [a["structured_12288"] for a in actions.values()]
     dense = [
         actions[a]["dense_12288_seconds_extrapolated"] for a in ("product", "inverse", "svd16")
@@ -65,6 +66,14 @@ def rows() -> list[tuple[str, str, str]]:
             "the same conditioner dominates all three",
         ),
         (
+            "`fit`, the training loop, over a bare hand-written one; a training step of MNIST over "
+            "the loading of its batch of 256",
+            "`python benchmarks/training_loop.py`",
+            " and ".join(f"{c['fit_over_bare']:.3f}×" for c in loop)
+            + " (mlp and glow); "
+            + f"{loop[1]['training_over_loader']:,.0f}×",
+        ),
+        (
             "64 random labels ℝ⁸ → ℝ³, fitted (theorem H.5)",
             "`python examples/finite_fit.py`",
             f"largest error {fit['sup_error']:.0e}",
@@ -77,11 +86,35 @@ def table() -> str:
     return "\n".join(lines + [f"| {a} | {b} | {c} |" for a, b, c in rows()]) + "\n"
 
 
+def loop_table() -> str:
+    """What the training loop and its options cost."""
+    cases = read("training_loop")["rows"]
+    names = [f"{c['g']} on {'×'.join(map(str, c['image']))}" for c in cases]
+    lines = [
+        ("time of a step, ms", [f"{c['milliseconds']['fit']:.0f}" for c in cases]),
+        ("`fit` over a bare loop", [f"{c['fit_over_bare']:.3f}×" for c in cases]),
+        ("step over its data", [f"{c['training_over_loader']:,.0f}×" for c in cases]),
+        ("`--ema 0.999`", [f"{c['ema_over_plain']:.2f}×" for c in cases]),
+        (
+            "`--compile` (after its first step)",
+            [f"{c['compile_over_plain']:.2f}×, {c['compile_first_seconds']:.0f} s" for c in cases],
+        ),
+        ("`--precision bf16`", [f"{c['bf16_over_plain']:.1f}×" for c in cases]),
+    ]
+    head = [f"| | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
+    return "\n".join(head + [f"| {a} | {' | '.join(b)} |" for a, b in lines]) + "\n"
+
+
+def put(path: Path, mark: str, text: str) -> None:
+    start, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->\n"
+    old = path.read_text()
+    path.write_text(old.split(start)[0] + start + text + end + old.split(end)[1])
+    print(f"wrote the table of {path.name}")
+
+
 def main() -> None:
-    text = README.read_text()
-    before, after = text.split(START)[0], text.split(END)[1]
-    README.write_text(before + START + table() + END + after)
-    print(f"wrote the table of {README.name}")
+    put(README, "benchmarks", table())
+    put(TRAINING, "loop", loop_table())
 
 
 if __name__ == "__main__":

@@ -61,12 +61,15 @@ model.initialize = lambda b: (calls.append(len(b.x)), initialize(b))
 
 general = {"batch": 32, "log_every": 1, "validate_every": 4, "checkpoint_every": 4,
            "tensorboard": False, "rate": 2e-3}  # fmt: skip
-result = training.fit(
-    model, attributes.loss, Watched(), Training(**{**general, **changes}), run,
-    validation=source.val, measure=attributes.measure, metric="accuracy", maximize=True,
-    settings={"app": "attributes", "model": config.model_dump(mode="json")},
-    resume=True, progress=False,
-)  # fmt: skip
+try:
+    result = training.fit(
+        model, attributes.loss, Watched(), Training(**{**general, **changes}), run,
+        validation=source.val, measure=attributes.measure, metric="accuracy", maximize=True,
+        settings={"app": "attributes", "model": config.model_dump(mode="json")},
+        resume=True, progress=False,
+    )  # fmt: skip
+except training.Interrupted as stop:
+    result = stop.result
 
 if world > 1:
     for tensor in checkpoint.tensors_of(model).values():

@@ -22,10 +22,14 @@ pytestmark = pytest.mark.skipif(
 
 
 def launch(run, processes=1, model=(), **changes):
+    arguments = [str(CASE), str(run), json.dumps(changes), json.dumps(dict(model))]
+    return json.loads(start(arguments, processes).splitlines()[-1])
+
+
+def start(arguments, processes):
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
-    arguments = [str(CASE), str(run), json.dumps(changes), json.dumps(dict(model))]
     torchrun = ["-m", "torch.distributed.run", "--nproc-per-node", str(processes),
                 "--master-addr", "127.0.0.1", "--master-port", str(port)]  # fmt: skip
     command = [sys.executable, *(torchrun if processes > 1 else []), *arguments]
@@ -39,7 +43,7 @@ def launch(run, processes=1, model=(), **changes):
             os.killpg(done.pid, signal.SIGKILL)  # no orphans, whatever happened
     assert done.returncode == 0, err[:3000]
     assert "Warning" not in err, err
-    return json.loads(out.splitlines()[-1])
+    return out
 
 
 def losses(run):
@@ -99,3 +103,19 @@ def test_a_run_goes_on_with_another_number_of_processes(tmp_path, alone, before,
 def test_a_batch_that_does_not_divide_is_refused(tmp_path):
     with pytest.raises(AssertionError, match="does not divide into 2 equal parts"):
         launch(tmp_path / "run", 2, steps=4, batch=33)
+
+
+def test_the_command_line_runs_under_torchrun(tmp_path):
+    def train(name, processes):
+        text = (
+            "--steps 6 --blocks 1 --hidden 16 --batch 32 --log-every 1 --validate-every 3 "
+            "--checkpoint-every 3 --no-tensorboard"
+        )
+        flags = text.split()
+        command = ["-m", "linearizer.cli", "train", "attributes", "--out", str(tmp_path / name)]
+        return start([*command, *flags], processes)
+
+    one, two = train("one", 1), train("two", 2)
+    assert torch.allclose(losses(tmp_path / "one"), losses(tmp_path / "two"), rtol=0, atol=1e-5)
+    assert two.count("6 steps in") == 1 and two.splitlines()[0][:20] == one.splitlines()[0][:20]
+    assert len(list((tmp_path / "two" / "samples").iterdir())) == 2

@@ -198,19 +198,23 @@ def _execute(
     plan: Any, out: Path, root: Path | None, resume: bool, quiet: bool, as_json: bool
 ) -> None:
     from . import runs
+    from .training import Interrupted
 
     first = os.environ.get("RANK", "0") == "0"
     say: Callable[[str], None] = _note if first and not quiet else lambda text: None
     if resume and not (out / "config.json").exists():
         say(f"{out} holds no run yet: starting one.")
-    result = runs.execute(plan, out, root=root, resume=resume, progress=not quiet, say=say)
+    code = 0
+    try:
+        result = runs.execute(plan, out, root=root, resume=resume, progress=not quiet, say=say)
+    except Interrupted as stop:
+        result, code = stop.result, 128 + stop.signal_number
     if first:
         if as_json:
             _json({"run": str(out), **result._asdict()})
         else:
             _print_result(out, plan, result)
-    if result.stopped == "interrupted":
-        raise typer.Exit(130)
+    raise typer.Exit(code)
 
 
 def _print_result(out: Path, plan: Any, result: Any) -> None:

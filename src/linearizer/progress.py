@@ -6,6 +6,10 @@ import sys
 import time
 from collections.abc import Mapping
 from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.progress import Progress, TaskID
 
 __all__ = ["Display", "Transfer", "duration"]
 
@@ -92,22 +96,29 @@ class Display:
 
 
 class Transfer:
-    """Bytes of files as they arrive."""
+    """Things of a known or unknown number as they come: bytes of a download, decoded images.
 
-    def __init__(self, every: float = 5.0) -> None:
-        self.every, self.spoken = every, 0.0
-        self.bar = None
+    Arguments:
+        unit: What is counted.
+        every: Seconds between plain lines; the first comes after two.
+    """
+
+    def __init__(self, unit: str = "bytes", every: float = 5.0) -> None:
+        self.unit, self.every = unit, every
+        self.spoken = time.perf_counter() + 2.0 - every
+        self.bar: Progress | None = None
+        self.tasks: dict[str, TaskID] = {}
         if sys.stderr.isatty():
             from rich.console import Console
-            from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn
+            from rich.progress import BarColumn, DownloadColumn, MofNCompleteColumn, TextColumn
+            from rich.progress import Progress as Bar
 
-            self.bar = Progress(
+            self.bar = Bar(
                 TextColumn("{task.description}"),
                 BarColumn(),
-                DownloadColumn(),
+                DownloadColumn() if unit == "bytes" else MofNCompleteColumn(),
                 console=Console(stderr=True),
             )
-            self.tasks: dict[str, object] = {}
 
     def __enter__(self) -> Transfer:
         if self.bar is not None:
@@ -122,8 +133,8 @@ class Transfer:
         if self.bar is not None:
             if name not in self.tasks:
                 self.tasks[name] = self.bar.add_task(name, total=total)
-            self.bar.update(self.tasks[name], completed=done)  # type: ignore[arg-type]
-        elif done == total or time.perf_counter() - self.spoken >= self.every:
+            self.bar.update(self.tasks[name], completed=done)
+        elif time.perf_counter() - self.spoken >= self.every:
             self.spoken = time.perf_counter()
             of = f" of {total:,}" if total is not None else ""
-            print(f"{name}: {done:,}{of} bytes", file=sys.stderr, flush=True)
+            print(f"{name}: {done:,}{of} {self.unit}", file=sys.stderr, flush=True)

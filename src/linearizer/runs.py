@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,6 +16,7 @@ from .apps.base import App
 from .certificate import Certificate
 from .checkpoint import CONFIG, atomic, find, load, read_config
 from .pictures import spectrum
+from .progress import Transfer
 from .settings import Settings, did_you_mean, read_toml, resolve
 from .training import STATE, Result, Training, fit
 
@@ -113,7 +115,10 @@ def execute(
             f"{run}: the folder holds a run already. Add --resume to go on with it, or --out for "
             "another folder."
         )
-    app, source = plan.app, data.load(plan.data.name, root, plan.data.size)
+    app = plan.app
+    with Transfer("images") if progress else nullcontext() as transfer:
+        seen = transfer.update if transfer is not None else None
+        source = data.load(plan.data.name, root, plan.data.size, progress=seen)
     for note in source.notes:
         say(note)
     facts = app.facts(source)

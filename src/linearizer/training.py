@@ -38,7 +38,7 @@ from .processes import Processes, local, whole
 from .progress import Display
 from .settings import Settings
 
-__all__ = ["DivergedError", "Result", "Source", "Training", "fit"]
+__all__ = ["DivergedError", "Interrupted", "Result", "Source", "Training", "fit"]
 
 STATE = Path("state") / "latest.safetensors"
 
@@ -95,6 +95,15 @@ class DivergedError(ValueError):
     """The loss or its gradient is not finite."""
 
 
+class Interrupted(KeyboardInterrupt):
+    """Ctrl-C or SIGTERM came; the checkpoint of the last step is written."""
+
+    def __init__(self, result: Result, signal_number: int) -> None:
+        super().__init__(f"training was stopped at step {result.step}")
+        self.result = result
+        self.signal_number = signal_number
+
+
 class Result(NamedTuple):
     """How a run ended."""
 
@@ -122,6 +131,8 @@ def fit(
     progress: bool = True,
 ) -> Result:
     r"""Minimise the sum of the loss's terms by Adam; the model then holds the trained weights.
+
+    Ctrl-C and SIGTERM end it after the step, with a checkpoint, by raising :class:`Interrupted`.
 
     Arguments:
         model: Any module; ``model.initialize(batch)``, where it has one, is called once before.
@@ -339,7 +350,10 @@ class _Loop:
             if stopped != "done":
                 break
         self._finish()
-        return Result(self.step, stopped, self.metrics, self.losses, self.seconds)
+        result = Result(self.step, stopped, self.metrics, self.losses, self.seconds)
+        if stopped == "interrupted":
+            raise Interrupted(result, interrupted[0] if interrupted else signal.SIGTERM)
+        return result
 
     def _rate(self) -> float:
         """Linear warm-up, then a cosine from the rate to its final share."""
@@ -353,7 +367,10 @@ class _Loop:
         config, group = self.config, self.group
         size = config.batch // (group.world * config.accumulate)
         seed = mix(config.seed, "step", self.step)
-        torch.manual_seed(seed + group.rank)  # for randomness that is not drawn from `draw`
+        # For randomness that is not drawn from `draw` (torch.manual_seed would take 0.2 ms).
+        torch.default_generator.manual_seed(seed + group.rank)
+        if group.device.type == "cuda":
+            torch.cuda.manual_seed(seed + group.rank)
         total: Terms = {}
         for part in range(config.accumulate):
             start = (group.rank * config.accumulate + part) * size
