@@ -142,6 +142,61 @@ def test_a_changed_configuration_is_found(run, change, message):
         lz.load(run)
 
 
+EDITS = [("app", 5), ("app", []), ("model", 5), ("model", "x"), ("model", [1]), ("data", 5),
+         ("training", 5), ("metric", "x"), ("format", "1"), ("format", None)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), EDITS)
+def test_an_edited_configuration_is_a_sentence(run, key, value):
+    from linearizer.listing import listing
+
+    path = run / "config.json"
+    path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
+    with pytest.raises(ValueError, match=r"config\.json: expected"):
+        lz.load(run)
+    (row,) = listing(run.parent)
+    assert "config.json: expected" in row.problem
+
+
+def test_a_stranger_nests_without_end(run):
+    from linearizer.listing import listing
+
+    (run / "metrics.jsonl").write_text(
+        "[" * 100_000 + '\n{"step": 3, "validation": 5}\n{"step": 4, "seconds": "x"}\n{"step": 5}\n'
+    )
+    assert [r["step"] for r in checkpoint.read_metrics(run / "metrics.jsonl")] == [5]
+    for text in ("[]", '"x"', "5", "null", '{"format": "x"}', "[" * 100_000):
+        save_file({"a": torch.zeros(1)}, run / "weights.safetensors", {"linearizer": text})
+        with pytest.raises(ValueError, match="not one that linearizer wrote"):
+            checkpoint.read_tensors(run / "weights.safetensors")
+    (run / "config.json").write_text("[" * 100_000)
+    with pytest.raises(ValueError, match="expected JSON"):
+        lz.load(run)
+    assert "expected JSON" in listing(run.parent)[0].problem
+
+
+def test_awkward_tensors_are_stored(tmp_path):
+    base = torch.randn(4, 3)
+    tensors = {"view": base[1:], "base": base, "turned": base.mT, "none": torch.empty(0, 2),
+               "one": torch.tensor(3.0), "flag": torch.tensor(True),
+               "half": torch.ones(2, dtype=torch.bfloat16)}  # fmt: skip
+    checkpoint.write_tensors(tmp_path / "x.safetensors", tensors, {"a": 1})
+    read, about = checkpoint.read_tensors(tmp_path / "x.safetensors")
+    assert about["a"] == 1 and all(torch.equal(read[k], tensors[k]) for k in tensors)
+    mode = (tmp_path / "x.safetensors").stat().st_mode & 0o777
+    plain = tmp_path / "plain"
+    plain.write_text("x")
+    assert mode == plain.stat().st_mode & 0o777  # as readable as any other file
+
+
+def test_with_patience_the_best_validation_counts():
+    config = {"metric": {"name": "a", "maximize": True}, "training": {"patience": 2}}
+    rows = [{"step": i, "validation": {"a": a}} for i, a in enumerate((0.1, 0.5, 0.2, None))]
+    assert checkpoint.validated(config, rows) == {"a": 0.5}
+    assert checkpoint.validated({**config, "training": {}}, rows[:3]) == {"a": 0.2}
+    assert checkpoint.validated(config, []) == {}
+
+
 def test_missing_things_are_named(run, tmp_path):
     with pytest.raises(FileNotFoundError, match=r"Did you mean .*run\?"):
         lz.load(tmp_path / "runn")
@@ -172,7 +227,7 @@ def test_a_failed_write_leaves_the_old_file(run, monkeypatch):
     def full(*args):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("safetensors.torch.save_file", full)
+    monkeypatch.setattr("safetensors.torch.save", full)
     with pytest.raises(OSError, match="No space"):
         lz.save(small(), run)
     assert (run / "weights.safetensors").read_bytes() == before

@@ -259,6 +259,12 @@ BAD = [
     (("train", "attributes", "--batch", "30", "--accumulate", "4", "-o", "NEW"),
      "30 does not divide into 4 equal parts"),
     (("train", "attributes", "--device", "cuda", "-o", "NEW"), "no CUDA device"),
+    (("train", "attributes", "--out", "FULL"), "not empty and holds no run"),
+    (("train", "attributes", "--data", ""), "name String should have at least 1 character"),
+    (("train", "attributes", "--data", "TABLE.csv", "-o", "NEW"), "holds no labelled images"),
+    (("train", "attributes", "--rate", "inf"), "rate should be a finite number"),
+    (("train", "attributes", "--seed", "18446744073709551616"), "seed should be less than"),
+    (("train", "attributes", "--hidden", "1000000000000", "-o", "NEW"), "not enough memory"),
     (("resume", "none"), "no config.json|there is no such"),
     (("runs", "FILE"), "expected a folder"),
     (("certify", "runs/none"), "no such run folder or shipped model"),
@@ -284,10 +290,13 @@ def test_a_bad_request_is_one_sentence_and_exit_2(tmp_path, run, arguments, mess
     file.write_text("mine")
     (tmp_path / "typo").write_text("[training]\nstpes = 3\n")
     (tmp_path / "table").write_text("[trainng]\nsteps = 3\n")
+    rows = "".join(f"{i},{i % 7}\n" for i in range(3000))
+    (tmp_path / "table.csv").write_text("a,b\n" + rows)
     (tmp_path / "other").write_text('app = "flow"\n')
     places = {"FILE/below": file / "below", "FILE": file, "TYPO": tmp_path / "typo",
               "TABLE": tmp_path / "table", "OTHER": tmp_path / "other", "RUNN": f"{run}s",
-              "RUN": run, "NEW": tmp_path / "new"}  # fmt: skip
+              "RUN": run, "NEW": tmp_path / "new", "FULL": tmp_path,
+              "TABLE.csv": tmp_path / "table.csv"}  # fmt: skip
     done = linearizer(*(places.get(a, a) for a in arguments), cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert re.search(message, done.stderr.replace("\n", " ")) and "Traceback" not in done.stderr

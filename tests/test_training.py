@@ -2,6 +2,8 @@
 
 import json
 import math
+import os
+import signal
 import subprocess
 import sys
 import threading
@@ -16,7 +18,7 @@ import linearizer as lz
 from linearizer.bijections import mlp
 from linearizer.checkpoint import read_metrics, read_tensors, tensors_of
 from linearizer.settings import read_toml, resolve
-from linearizer.training import DivergedError, Training
+from linearizer.training import DivergedError, Interrupted, Training
 
 
 class Batch(NamedTuple):
@@ -420,6 +422,85 @@ def test_parameters_without_a_gradient_are_kept_and_resumed(tmp_path):
     train(tmp_path, model=Partly(), steps=20)
     model, _ = train(tmp_path, model=Partly(), steps=40, resume=True)
     assert torch.equal(model.idle, torch.ones(3)) and "fixed" in tensors_of(model)
+
+
+def test_an_interrupt_raises_after_its_checkpoint(tmp_path):
+    def asks(model, batch, draw):
+        asks.step += 1
+        if asks.step == 7:
+            os.kill(os.getpid(), signal.SIGTERM)
+        return loss(model, batch, draw)
+
+    before = signal.getsignal(signal.SIGTERM)
+    for options in ({}, {"patience": 2}):  # with patience: before the first validation
+        asks.step = 0
+        folder = tmp_path / str(len(options))
+        with pytest.raises(Interrupted) as stop:
+            train(folder, loss=asks, **options)
+        assert stop.value.result.step == 7 and stop.value.result.stopped == "interrupted"
+        assert stop.value.signal_number == signal.SIGTERM
+        assert signal.getsignal(signal.SIGTERM) == before
+        model, result = train(folder, resume=True, **options)
+        assert result.step == 60 and torch.equal(model.layer.weight, train()[0].layer.weight)
+
+
+def test_an_early_stop_stays(tmp_path):
+    worse = {"measure": lambda m, b, d: {"error": b.x.new_full((len(b.x),), next(counter))}}
+    counter = iter(range(10_000))
+    _, first = train(tmp_path, steps=400, patience=1, **worse)
+    _, again = train(tmp_path, steps=400, patience=1, resume=True, **worse)
+    assert first.stopped == again.stopped == "early" and first.step == again.step == 40
+    with pytest.raises(ValueError, match="patience needs validation data"):
+        lz.fit(Linear(), loss, Pairs(20), settings(patience=1), progress=False)
+    with pytest.raises(ValueError, match="validation data, got an empty set"):
+        lz.fit(Linear(), loss, Pairs(20), settings(), validation=Pairs(0), measure=measure)
+
+
+def test_a_trained_model_without_a_state_is_not_trained_over(tmp_path):
+    train(tmp_path, steps=20)
+    (tmp_path / "state" / "latest.safetensors").unlink()
+    before = {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()}
+    for resume in (True, False):
+        with pytest.raises(ValueError, match=r"has weights\.safetensors, but no .* to resume from"):
+            train(tmp_path, resume=resume)
+    assert {p.name: p.read_bytes() for p in tmp_path.iterdir() if p.is_file()} == before
+
+
+def test_weights_that_overflow_are_never_kept(tmp_path):
+    with pytest.raises(DivergedError, match="the weights became NaN or infinite"):
+        train(tmp_path, rate=1e308, warmup=0, checkpoint_every=1, clip=0.0, validate_every=0)
+    assert not (tmp_path / "weights.safetensors").exists()
+
+    def infinite(model, batch, draw):
+        return {**loss(model, batch, draw), "extra": torch.tensor(float("inf"))}
+
+    with pytest.raises(DivergedError, match=r"the loss \(extra\)"):
+        train(loss=infinite)
+
+
+def test_a_nan_measure_is_never_the_best(tmp_path):
+    values = iter([float("nan"), 1.0, 2.0, 3.0])
+
+    def wild(model, batch, draw):
+        if len(batch.x) == 5:
+            wild.value = next(values)
+        return {"error": torch.full((len(batch.x),), wild.value)}
+
+    wild.value = float("nan")
+    _, result = train(tmp_path, steps=80, patience=5, measure=wild)
+    assert math.isfinite(result.metrics["error"])
+    for line in (tmp_path / "metrics.jsonl").read_text().splitlines():
+        json.loads(line, parse_constant=pytest.fail)
+
+
+def test_clean_up_leaves_the_files_of_others(tmp_path):
+    mine = [tmp_path / ".precious.part", tmp_path / "deep" / ".weights.safetensors.1.part"]
+    ours = tmp_path / "state" / ".latest.safetensors.99.part"
+    for path in (*mine, ours):
+        path.parent.mkdir(exist_ok=True)
+        path.write_text("x")
+    train(tmp_path, steps=20)
+    assert all(p.exists() for p in mine) and not ours.exists()
 
 
 # -- ten kills -----------------------------------------------------------------------------

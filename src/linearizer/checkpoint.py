@@ -10,7 +10,7 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -21,7 +21,8 @@ if TYPE_CHECKING:  # torch is loaded where it is needed: listing runs is quick w
     from torch import Tensor, nn
 
 __all__ = ["atomic", "fill", "load", "models", "read_config", "read_metrics", "read_tensors",
-           "save", "tensors_of", "write_config", "write_tensors", "write_weights"]  # fmt: skip
+           "save", "tensors_of", "validated", "write_config", "write_tensors",
+           "write_weights"]  # fmt: skip
 
 #: Version of the folder's layout; a reader refuses what is newer than it knows.
 FORMAT = 1
@@ -56,14 +57,20 @@ def atomic(path: Path) -> Iterator[Path]:
 
 def write_tensors(path: Path, tensors: Mapping[str, Tensor], about: Mapping[str, Any]) -> None:
     """Tensors and a few facts as one safetensors file with a digest of both."""
-    from safetensors.torch import save_file
+    from safetensors.torch import save as serialize
 
-    plain = {name: t.detach().cpu().contiguous() for name, t in tensors.items()}
+    plain: dict[str, Tensor] = {}
+    stored: set[int] = set()
+    for name, t in tensors.items():
+        t = t.detach().cpu().contiguous()
+        start = t.untyped_storage().data_ptr()
+        plain[name] = t.clone() if start in stored else t  # safetensors refuses shared memory
+        stored.add(start)
     facts = {"format": FORMAT, "linearizer": __version__, **about}
     facts["digest"] = _digest(plain, facts)
     with atomic(path) as part:
         # One entry: safetensors keeps no order among several, and equal runs give equal files.
-        save_file(plain, part, {"linearizer": _compact(facts)})
+        part.write_bytes(serialize(plain, {"linearizer": _compact(facts)}))
 
 
 def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -77,17 +84,17 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
-            if "linearizer" not in metadata:
+            about = _parsed(metadata.get("linearizer", ""))
+            if not isinstance(about, dict) or not isinstance(about.get("format"), int):
                 raise ValueError(
                     f"{path}: a safetensors file, but not one that linearizer wrote. "
                     "Fill a model of your own with its load_state_dict."
                 )
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        about = json.loads(metadata["linearizer"])
         digest = about.pop("digest", None)
-    except (SafetensorError, json.JSONDecodeError, UnicodeDecodeError) as problem:
+    except SafetensorError as problem:
         raise ValueError(f"{path}: {_why(path, problem)}") from None
-    if about.get("format", 0) > FORMAT:
+    if about["format"] > FORMAT:
         raise ValueError(
             f"{path}: written in format {about['format']} by linearizer {about.get('linearizer')}; "
             f"this is {__version__}, which reads up to {FORMAT}. Upgrade linearizer."
@@ -98,6 +105,14 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
             "Copy it again, or resume the run from its last checkpoint."
         )
     return tensors, about
+
+
+def _parsed(text: str) -> Any:
+    """The value of a JSON text, or None: strangers' files may nest without end."""
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
 
 
 def _compact(facts: Mapping[str, Any]) -> str:
@@ -221,11 +236,19 @@ def read_config(run: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{run}: expected a run folder, but it has no {CONFIG}.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError) as problem:
+    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
         raise ValueError(f"{path}: expected JSON, but {problem}.") from None
-    if not isinstance(config, dict) or "format" not in config or "app" not in config:
+    if not isinstance(config, dict) or not isinstance(config.get("format"), int):
         raise ValueError(f"{path}: expected the configuration of a run, got another JSON file.")
-    if not isinstance(config["format"], int) or config["format"] > FORMAT:
+    kinds: dict[str, type] = {"app": str, "data": dict, "model": dict, "training": dict,
+                              "metric": dict}  # fmt: skip
+    for key, kind in kinds.items():
+        if not isinstance(config.setdefault(key, None), kind | None):
+            raise ValueError(
+                f"{path}: expected {key} as {'text' if kind is str else 'a table'}, got "
+                f"{config[key]!r}."
+            )
+    if config["format"] > FORMAT:
         raise ValueError(
             f"{path}: written in format {config['format']} by linearizer "
             f"{config.get('linearizer')}; this is {__version__}, which reads up to {FORMAT}. "
@@ -239,11 +262,30 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     rows = []
     if path.exists():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            with suppress(json.JSONDecodeError):
-                row = json.loads(line)
-                if isinstance(row, dict) and isinstance(row.get("step"), int):
-                    rows.append(row)
+            row = _parsed(line)
+            if not isinstance(row, dict) or not isinstance(row.get("step"), int):
+                continue
+            numbers = [row.get("seconds", 0.0), *_values(row.get("validation", {}))]
+            if all(isinstance(v, int | float | None) for v in numbers):
+                rows.append(row)
     return rows
+
+
+def _values(measured: Any) -> list[Any]:
+    return list(measured.values()) if isinstance(measured, dict) else ["no table"]
+
+
+def validated(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, float]:
+    """What the weights of a run measured: the last validation, or with patience the best one."""
+    measured = [r["validation"] for r in rows if r.get("validation")]
+    key = config.get("metric") or {}
+    name = key.get("name")
+    if (config.get("training") or {}).get("patience"):
+        scored = [m for m in measured if isinstance(m.get(name), int | float)]
+        if scored:
+            best = max if key.get("maximize") else min
+            return best(scored, key=lambda m: m[name])
+    return measured[-1] if measured else {}
 
 
 def models() -> list[str]:
@@ -286,7 +328,7 @@ def load(run: str | Path, into: nn.Module | None = None) -> Any:
             f"{folder}: the run has no {WEIGHTS} yet. Train it, or resume it to its first "
             "checkpoint."
         )
-    rebuilt = into is None
+    settings = None
     if into is None:
         if config["app"] is None:
             raise ValueError(
@@ -294,13 +336,15 @@ def load(run: str | Path, into: nn.Module | None = None) -> Any:
                 "like it and pass load(run, into=model)."
             )
         app = apps.get(config["app"])
-        into = app.model(resolve(app.Config, str(folder / CONFIG), config.get("model") or {}))
+        settings = resolve(app.Config, str(folder / CONFIG), config["model"] or {})
     tensors, about = read_tensors(weights)
-    if rebuilt:  # in the precision that was saved, whatever torch's default is now
-        into.to(next((t.dtype for t in tensors.values() if t.is_floating_point()), None))
-    if about.get("app") != config["app"] or about.get("model") != config.get("model"):
+    if about.get("app") != config["app"] or about.get("model") != config["model"]:
         raise ValueError(
             f"{folder}: {CONFIG} and {weights.name} do not belong together (the model's settings "
             "differ). Restore the file that was changed."
         )
+    if into is None:
+        # In the precision that was saved, whatever torch's default is now.
+        floats = (t.dtype for t in tensors.values() if t.is_floating_point())
+        into = app.model(settings).to(next(floats, None))
     return fill(into, tensors, str(weights)).eval()

@@ -487,6 +487,15 @@ def _run() -> int:
     except (ValueError, OSError) as error:
         typer.echo(f"linearizer: {error}", err=True)
         return 2
+    except RuntimeError as error:
+        if "alloc" not in str(error).lower() and "memory" not in str(error).lower():
+            raise
+        typer.echo(
+            f"linearizer: not enough memory for that ({error}). Lower the batch or the model's "
+            "size.",
+            err=True,
+        )
+        return 2
     except KeyboardInterrupt:
         typer.echo("linearizer: stopped.", err=True)
         return 130

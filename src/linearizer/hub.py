@@ -16,11 +16,13 @@ from torch import nn
 from . import __version__, apps
 from .checkpoint import (
     HUB_WEIGHTS,
+    METRICS,
     find,
     load,
     read_config,
     read_metrics,
     tensors_of,
+    validated,
     write_config,
     write_weights,
 )
@@ -52,14 +54,13 @@ class HubModel(ModelHubMixin, library_name="linearizer"):
     @classmethod
     def from_run(cls, run: str | Path) -> HubModel:
         folder = find(run)
-        rows = read_metrics(folder / "metrics.jsonl")
-        measured = [r for r in rows if "validation" in r]
+        config, rows = read_config(folder), read_metrics(folder / METRICS)
         numbers = {
             "steps": max((r["step"] for r in rows), default=None),
             "seconds": max((r["seconds"] for r in rows if "seconds" in r), default=None),
-            "validation": measured[-1]["validation"] if measured else {},
+            "validation": validated(config, rows),
         }
-        return cls(load(folder), read_config(folder), numbers)
+        return cls(load(folder), config, numbers)
 
     def _save_pretrained(self, save_directory: Path) -> None:
         write_config(save_directory, {**self.run, "numbers": self.numbers})
@@ -103,7 +104,7 @@ class HubModel(ModelHubMixin, library_name="linearizer"):
             lines.append(f"| steps | {self.numbers['steps']:,} |")
         if self.numbers.get("seconds"):
             lines.append(f"| training | {self.numbers['seconds']:.0f} s |")
-        for name, value in self.numbers.get("validation", {}).items():
+        for name, value in (self.numbers.get("validation") or {}).items():
             lines.append(f"| {name} (validation) | {value:.4g} |")
         settings = {k: v for k, v in self.run.items() if k in ("data", "model", "training")}
         lines += ["", f"Written by linearizer {__version__}. Settings:", "",

@@ -6,7 +6,7 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
-from .checkpoint import CONFIG, HUB_WEIGHTS, METRICS, WEIGHTS, read_config, read_metrics
+from .checkpoint import CONFIG, HUB_WEIGHTS, METRICS, WEIGHTS, read_config, read_metrics, validated
 
 __all__ = ["Row", "listing"]
 
@@ -42,24 +42,19 @@ def _row(run: Path) -> Row:
     try:
         config = read_config(run)
         rows = read_metrics(run / METRICS)
+        measured = validated(config, rows)
     except (ValueError, OSError) as problem:
         return Row(str(run), "?", "?", 0, 0, "", None, 0.0, changed, str(problem))
-    measured = [r["validation"] for r in rows if "validation" in r]
-    key = config.get("metric") or {}
-    metric = key.get("name", "")
-    values = [m[metric] for m in measured if metric in m]
-    training = config.get("training") or {}
-    value = values[-1] if values else None
-    if values and training.get("patience"):
-        value = max(values) if key.get("maximize") else min(values)
+    metric = str((config["metric"] or {}).get("name", ""))
+    steps = (config["training"] or {}).get("steps")
     return Row(
         str(run),
         config["app"] or "–",
-        (config.get("data") or {}).get("name", "–"),
+        str((config["data"] or {}).get("name", "–")),
         max((r["step"] for r in rows), default=0),
-        training.get("steps", 0),
+        steps if isinstance(steps, int) else 0,
         metric,
-        value,
+        measured.get(metric),
         max((r.get("seconds", 0.0) for r in rows), default=0.0),
         changed,
         "" if (run / WEIGHTS).exists() else "no weights yet",

@@ -29,7 +29,9 @@ SECTIONS = ("data", "model", "training")
 class DataSettings(Settings):
     """What to train on."""
 
-    name: str = Field("digits", description="name of a data set, a folder of images or a CSV file")
+    name: str = Field(
+        "digits", min_length=1, description="name of a data set, a folder of images or a CSV file"
+    )
     size: int | None = Field(None, ge=1, description="side of the images, if not their own")
 
 
@@ -93,7 +95,7 @@ def planned(run: Path, training: Mapping[str, Any] | None = None) -> Plan:
     return Plan(
         apps.get(config["app"]),
         resolve(DataSettings, f"{where} [data]", config.get("data") or {}),
-        dict(config["model"]),
+        dict(config["model"] or {}),
         resolve(Training, f"{where} [training]", config["training"], training or {}),
     )
 
@@ -115,6 +117,13 @@ def execute(
             f"{run}: the folder holds a run already. Add --resume to go on with it, or --out for "
             "another folder."
         )
+    if run.is_dir() and not (run / CONFIG).exists():
+        others = sorted(p.name for p in run.iterdir() if p.name != STATE.parent.name)
+        if others:
+            raise ValueError(
+                f"{run}: the folder is not empty and holds no run ({', '.join(others[:3])} …). "
+                "Choose a new folder with --out."
+            )
     app = plan.app
     with Transfer("images") if progress else nullcontext() as transfer:
         seen = transfer.update if transfer is not None else None

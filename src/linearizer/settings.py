@@ -23,7 +23,9 @@ S = TypeVar("S", bound="Settings")
 class Settings(BaseModel):
     """A frozen group of settings; unknown names are errors."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True)
+    model_config = ConfigDict(
+        frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False
+    )
 
 
 def did_you_mean(name: str, known: Iterable[str]) -> str:

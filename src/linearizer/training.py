@@ -22,6 +22,8 @@ from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from .checkpoint import (
+    CONFIG,
+    HUB_WEIGHTS,
     METRICS,
     WEIGHTS,
     atomic,
@@ -59,7 +61,7 @@ class Training(Settings):
     """How a model is trained."""
 
     steps: int = Field(1000, ge=1, description="optimiser steps in all")
-    batch: int = Field(128, ge=1, description="samples in a step, over all processes")
+    batch: int = Field(128, ge=1, le=2**24, description="samples in a step, over all processes")
     accumulate: int = Field(1, ge=1, description="parts of a batch that are run one by one")
     rate: float = Field(1e-3, gt=0, description="learning rate of Adam at its highest")
     final_rate: float = Field(0.0, ge=0, le=1, description="share of the rate left at the end")
@@ -67,7 +69,7 @@ class Training(Settings):
     weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay")
     clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0 for no limit")
     ema: float = Field(0.0, ge=0, lt=1, description="decay of the averaged weights; 0 for none")
-    seed: int = Field(0, ge=0, description="of weights, order of samples and noise")
+    seed: int = Field(0, ge=0, lt=2**63, description="of weights, order of samples and noise")
     validate_every: int = Field(200, ge=0, description="steps between validations; 0 for none")
     patience: int = Field(
         0, ge=0, description="validations without a better one before stopping; 0 never stops"
@@ -151,6 +153,10 @@ def fit(
         progress: Show a bar, or lines where stderr is no terminal.
     """
     config = config or Training()
+    if validation is not None and not len(validation):
+        raise ValueError("training: expected validation data, got an empty set.")
+    if config.patience and (validation is None or measure is None):
+        raise ValueError("training: patience needs validation data and a measure.")
     with contextlib.ExitStack() as stack:
         group = stack.enter_context(Processes(config.device, config.strategy))
         parts = group.world * config.accumulate
@@ -206,6 +212,7 @@ class _Loop:
         self.losses: dict[str, float] = {}
         self.best_weights: dict[str, Tensor] | None = None
         self.saved_step: int | None = None
+        self.improved = False
         self.events: Any = None
 
     # -- before ----------------------------------------------------------------------------
@@ -222,6 +229,12 @@ class _Loop:
             if found and not resume:
                 raise ValueError(
                     f"{self.run}: the folder holds a run already. Resume it, or choose another."
+                )
+            trained = [n for n in (WEIGHTS, HUB_WEIGHTS) if (self.run / n).exists()]
+            if trained and not found:
+                raise ValueError(
+                    f"{self.run}: the folder has {trained[0]}, but no {STATE} to resume from, and "
+                    "training would overwrite it. Choose another folder."
                 )
             if found:
                 tensors, about = read_tensors(self.run / STATE)
@@ -273,7 +286,7 @@ class _Loop:
         self.metrics, self.losses = about["metrics"], about["losses"]
         self.saved_step = self.step
         for name, p in self.named.items():
-            if self.average is not None and about["average"]:
+            if self.average is not None and name in about["averaged"]:
                 self.group.give(self.average[name], tensors.get(f"average/{name}"))
             if name not in about["stepped"]:
                 continue  # it had no gradient yet
@@ -311,20 +324,22 @@ class _Loop:
             if progress and group.first
             else None
         )
-        stopped = "done"
+        # A run that has stopped early stays so, unless patience is given anew.
+        early = config.patience and self.since_best >= config.patience
+        stopped = "early" if early else "done"
         parameters = list(self.named.values())
         self.model.train()
         # What is asked for after a step, besides the step itself: logging, validation, checkpoint.
         check_every = 1 if group.device.type == "cpu" else config.log_every
         begun = time.perf_counter() - self.seconds
-        while self.step < config.steps:
+        while self.step < config.steps and stopped == "done":
             rate = self._rate()
             terms = self._backward()
             norm = self._norm(parameters)
             step = self.step + 1
             log = step % config.log_every == 0 or step == config.steps
             check = log or step % check_every == 0 or step % config.checkpoint_every == 0
-            if check and not math.isfinite(float(norm)):
+            if check and not math.isfinite(float(norm) + float(sum(terms.values()))):
                 raise DivergedError(self._problem(step, terms))
             for part in self.optimizer.param_groups:
                 part["lr"] = rate
@@ -347,8 +362,6 @@ class _Loop:
             if stopped != "done" or step % config.checkpoint_every == 0 or step == config.steps:
                 self._checkpoint()
                 begun = time.perf_counter() - self.seconds
-            if stopped != "done":
-                break
         self._finish()
         result = Result(self.step, stopped, self.metrics, self.losses, self.seconds)
         if stopped == "interrupted":
@@ -399,9 +412,9 @@ class _Loop:
         grads = [p.grad for p in parameters if p.grad is not None]
         return whole(nn.utils.get_total_norm(grads))
 
-    def _problem(self, step: int, terms: Terms) -> str:
+    def _problem(self, step: int, terms: Terms, other: str = "the gradient") -> str:
         bad = [name for name, value in terms.items() if not bool(torch.isfinite(value))]
-        what = f"the loss ({', '.join(bad)})" if bad else "the gradient"
+        what = f"the loss ({', '.join(bad)})" if bad else other
         kept = ""
         if self.run is not None:
             kept = (
@@ -439,7 +452,7 @@ class _Loop:
     def _write(self, row: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
         if self.run is None:
             return
-        self.lines.write(json.dumps(row) + "\n")
+        self.lines.write(json.dumps(_finite(row), allow_nan=False) + "\n")
         self.lines.flush()
         if self.events is not None:
             for name, value in scalars.items():
@@ -477,6 +490,11 @@ class _Loop:
                     except (ValueError, RuntimeError, OSError) as problem:
                         print(f"no picture at step {self.step}: {problem}", file=sys.stderr)
                 group.wait()
+        if self.improved and self.config.patience:
+            if self.saved_step is None:  # weights never stand without a state
+                self._checkpoint()
+            with self._averaged():
+                self._write_weights()
         self.model.train()
 
     def _judge(self, measured: dict[str, float]) -> None:
@@ -486,14 +504,13 @@ class _Loop:
                 f"training: there is no measure {metric!r}. Known: {', '.join(measured)}."
             )
         value = measured[metric] if self.maximize else -measured[metric]
-        better = self.best is None or value > self.best
+        better = math.isfinite(value) and (self.best is None or value > self.best)
         self.since_best = 0 if better else self.since_best + 1
         if better or not self.config.patience:
             self.metrics = measured
+        self.improved = better
         if better:
             self.best = value
-            if self.config.patience:
-                self._write_weights()  # what `_averaged` has put into the model
         if self.group.first:
             self._write({"step": self.step, "validation": measured},
                         {f"validation/{k}": v for k, v in measured.items()})  # fmt: skip
@@ -518,6 +535,7 @@ class _Loop:
         """State first, then weights: after a kill between the two both are whole."""
         if self.run is None:
             return
+        self._require_finite()
         sharded = {f"model/{n}": t.detach() for n, t in tensors_of(self.model).items()}
         for name, p in self.named.items():
             for key, value in self.optimizer.state[p].items():
@@ -529,14 +547,20 @@ class _Loop:
             about = {
                 "step": self.step, "seconds": self.seconds, "best": self.best,
                 "since_best": self.since_best, "metrics": self.metrics, "losses": self.losses,
-                "average": self.average is not None,
+                "averaged": [] if self.average is None else list(self.average),
                 "stepped": [n for n, p in self.named.items() if self.optimizer.state[p]],
             }  # fmt: skip
             write_tensors(self.run / STATE, tensors, about)
         self.saved_step = self.step
-        if not self.config.patience:
+        if not self.config.patience or self.best is None:
             with self._averaged():
                 self._write_weights()
+
+    def _require_finite(self) -> None:
+        """A step may overflow although its gradient was finite; such weights are not kept."""
+        bad = not all(bool(local(p.detach()).isfinite().all()) for p in self.named.values())
+        if self.group.any(bad) if self.group.world > 1 else bad:
+            raise DivergedError(self._problem(self.step, {}, "the weights"))
 
     def _gather(self, sharded: dict[str, Tensor]) -> dict[str, Tensor]:
         """Whole tensors, on the first process only; the others help, one tensor at a time."""
@@ -548,6 +572,7 @@ class _Loop:
         return gathered
 
     def _write_weights(self) -> None:
+        self._require_finite()
         own = {n: t.detach() for n, t in tensors_of(self.model).items()}
         if self.run is None:
             self.best_weights = {n: whole(t).clone() for n, t in own.items()}
@@ -558,7 +583,7 @@ class _Loop:
 
     def _finish(self) -> None:
         """Leave the model with the weights that the run folder has."""
-        if self.config.patience and self.group.strategy != "fsdp":
+        if self.config.patience and self.best is not None and self.group.strategy != "fsdp":
             weights = self.best_weights
             if self.run is not None:
                 self.group.wait()
@@ -579,6 +604,13 @@ class _Loop:
 
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
+
+
+def _finite(row: Any) -> Any:
+    """Numbers that JSON does not know become null."""
+    if isinstance(row, Mapping):
+        return {k: _finite(v) for k, v in row.items()}
+    return None if isinstance(row, float) and not math.isfinite(row) else row
 
 
 def _to(batch: Any, device: torch.device) -> Any:
@@ -628,6 +660,8 @@ def _lock(run: Path) -> Iterator[None]:
                 f"{run}: another process is training into this folder. Wait for it, or choose "
                 "another."
             ) from None
-        for left in run.rglob(".*.part"):  # what a kill left half written
-            left.unlink()
+        for folder in (run, run / "state"):  # what a kill left half written
+            for name in (CONFIG, WEIGHTS, METRICS, STATE.name):
+                for left in folder.glob(f".{name}.*.part"):
+                    left.unlink()
         yield

@@ -114,10 +114,10 @@ def measure(model: Attributes, batch: Any, draw: Draw) -> dict[str, Tensor]:
 def facts(data: Any) -> dict[str, Any]:
     """Shape, names and kind, which the data decide."""
     train = data.train
-    if train.labels is None:
+    if getattr(train, "labels", None) is None:
         raise ValueError(
-            f"attributes: {data.name} has no labels. Put the images into one sub-folder for each "
-            "class, or name a labelled data set."
+            f"attributes: {data.name} holds no labelled images. Put images into one sub-folder for "
+            "each class, or name a labelled data set."
         )
     names = train.names or tuple(map(str, range(int(train.labels.max()) + 1)))
     kind = "classes" if train.labels.ndim == 1 else "attributes"
