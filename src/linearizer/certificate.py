@@ -64,11 +64,13 @@ class Certificate:
             error = law.note if law.error is None else f"{law.error:.1e}"
             verdict = "FAIL" if not law.passed else "–" if law.error is None else "pass"
             lines.append(f"{law.name:<{width}}  {law.formula:<{formulas}}  {error:>8}  {verdict}")
-        verdict = "pass" if self.passed else "FAIL"
+        where = f"on {self.points} points, {self.dtype}, relative tolerance {self.tolerance:.0e}"
+        failed = [law.name for law in self.laws if not law.passed]
         lines.append(
-            f"{verdict}: {self.measured} of {len(self.laws)} laws measured on {self.points} "
-            f"points, {self.dtype}, "
-            f"relative tolerance {self.tolerance:.0e}"
+            f"FAIL: {len(failed)} of {len(self.laws)} laws ({', '.join(dict.fromkeys(failed))}), "
+            f"worst error {self.worst:.1e}, {where}"
+            if failed
+            else f"pass: {self.measured} of {len(self.laws)} laws measured {where}"
         )
         if any(law.name.startswith("round trip") and not law.passed for law in self.laws):
             lines.append("The round trips fail, and the other laws with them: look at g⁻¹ first.")

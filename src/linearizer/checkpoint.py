@@ -304,7 +304,8 @@ def find(run: str | Path) -> Path:
         return SHIPPED / str(run)
     if path.is_file():
         raise ValueError(f"{path}: expected a run folder, got a file.")
-    around = [str(path.parent / p.parent.name) for p in path.parent.glob(f"*/{CONFIG}")]
+    folders = {path.parent, Path("runs")} if len(path.parts) == 1 else {path.parent}
+    around = [str(p.parent) for folder in folders for p in folder.glob(f"*/{CONFIG}")]
     raise FileNotFoundError(
         f"{run}: there is no such run folder or shipped model. "
         f"{did_you_mean(str(run), [*sorted(around), *models()])}"

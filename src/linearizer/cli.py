@@ -8,7 +8,7 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Annotated, Any, Optional, get_origin
+from typing import Annotated, Any, Literal, Optional, get_origin
 
 import typer
 from typer.core import TyperGroup
@@ -351,10 +351,12 @@ def spectrum(
 def export(
     run: RunArgument,
     to: Annotated[
-        str, typer.Option("--format", help="onnx, torch-export, or hub (Hugging Face layout).")
+        Literal["onnx", "torch-export", "hub"],
+        typer.Option("--format", help="hub is the Hugging Face layout"),
     ] = "onnx",
     form: Annotated[
-        str, typer.Option("--map", help="which map: f, pinv (f†) or transpose (fᵀ)")
+        Literal["f", "pinv", "transpose"],
+        typer.Option("--map", help="f itself, its pseudo-inverse f†, or its transpose fᵀ"),
     ] = "f",
     out: Annotated[
         Path | None,

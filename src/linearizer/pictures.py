@@ -89,6 +89,7 @@ def spectrum(f: Linearizer, folder: Path, k: int = 8, limit: int = 512) -> dict[
 
 def _plot_spectrum(values: Tensor, eigenvalues: Tensor | None, size: int, path: Path) -> None:
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     panels = 1 if eigenvalues is None else 2
     figure = Figure(figsize=(5.5 * panels, 3.6), dpi=130, layout="constrained")
@@ -102,6 +103,8 @@ def _plot_spectrum(values: Tensor, eigenvalues: Tensor | None, size: int, path: 
         axes.set_ylim(bottom=0)
     shown = "" if len(s) == size else f", the first {len(s)} of {size}"
     axes.set(xlabel="i", ylabel="σᵢ", title=f"Singular values{shown}")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.margins(y=0.1)
     axes.grid(alpha=0.3)
     if eigenvalues is not None:
         plane = figure.add_subplot(1, panels, 2)

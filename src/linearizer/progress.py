@@ -43,14 +43,16 @@ class Display:
         if sys.stderr.isatty():
             from rich.console import Console
             from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn
+            from rich.table import Column
 
+            rest = Column(ratio=1, no_wrap=True, overflow="ellipsis")  # on a narrow terminal
             self.bar = Progress(
-                TextColumn(label),
-                BarColumn(bar_width=24),
+                BarColumn(bar_width=12),
                 MofNCompleteColumn(),
-                TextColumn("{task.description}"),
+                TextColumn("{task.description}", table_column=rest),
                 console=Console(stderr=True),
                 refresh_per_second=4,
+                expand=True,
             )
             self.task = self.bar.add_task("", total=total, completed=done)
 
@@ -78,7 +80,7 @@ class Display:
         left = duration((self.total - done) / rate) if rate > 0 else "?"
         speed = f"{rate:.1f} steps/s" if rate >= 1 else f"{1 / max(rate, 1e-9):.1f} s/step"
         values = "  ".join(f"{k} {v:.4g}" for k, v in self.numbers.items())
-        text = f"{values}  {speed}  {left} to go"
+        text = f"{speed}  {left} to go  {values}"
         if self.bar is not None:
             self.bar.update(self.task, completed=done, description=text)
             return

@@ -62,7 +62,11 @@ def plan(
         named = app.presets[preset]
     tables = _tables(file, app_name) if file is not None else {}
     where = str(file) if file is not None else app_name
-    layers = {s: [named.get(s, {}), tables.get(s, {}), (flags or {}).get(s, {})] for s in SECTIONS}
+    chosen = dict((flags or {}).get("data", {}))
+    if (name := chosen.get("name")) and name not in data.NAMES and Path(name).exists():
+        chosen["name"] = str(Path(name).absolute())  # the run can be used from any folder
+    flags = {**(flags or {}), "data": chosen}
+    layers = {s: [named.get(s, {}), tables.get(s, {}), flags.get(s, {})] for s in SECTIONS}
     # Each layer is checked by itself first, so that an error names where it came from.
     model = {k: v for layer in layers["model"] for k, v in layer.items()}
     resolve(app.Config, f"{where} [model]", model)
@@ -88,7 +92,7 @@ def _tables(file: Path, app_name: str) -> dict[str, dict[str, Any]]:
 
 def planned(run: Path, training: Mapping[str, Any] | None = None) -> Plan:
     """The plan of a run that was begun, with changes of its training."""
-    config = read_config(run)
+    config = read_config(find(run))
     if config["app"] is None or not isinstance(config.get("training"), dict):
         raise ValueError(f"{run}: the folder holds a model, but not a training run to resume.")
     where = str(run / CONFIG)
@@ -243,6 +247,8 @@ def exported(
     for value, known, what in ((to, FORMATS, "format"), (form, MAPS, "map")):
         if value not in known:
             raise ValueError(f"export: there is no {what} {value!r}. {did_you_mean(value, known)}")
+    if to == "hub" and form != "f":
+        raise ValueError("export: hub takes the whole model, so --map does not go with it.")
     one = opened(run)
     if to == "hub":
         from .hub import HubModel

@@ -137,7 +137,8 @@ def fit(
     Ctrl-C and SIGTERM end it after the step, with a checkpoint, by raising :class:`Interrupted`.
 
     Arguments:
-        model: Any module; ``model.initialize(batch)``, where it has one, is called once before.
+        model: Any module; ``model.initialize(batch)``, where it has one, is called once before,
+            with 1024 samples or ``model.initialize_samples`` of them.
         loss: (model, batch, draw) ↦ {"term": scalar}, means over the batch. Randomness comes from
             ``draw``, so that it does not depend on the number of processes.
         data: What to train on.
@@ -245,7 +246,8 @@ class _Loop:
             if group.first:
                 fill(self.model, weights, f"{self.run}/{STATE}")
         elif hasattr(self.model, "initialize"):
-            start = _to(self.data.batch(self.order.take(0, 4096)), group.device)
+            count = min(getattr(self.model, "initialize_samples", 1024), len(self.data))
+            start = _to(self.data.batch(self.order.take(0, count)), group.device)
             self.model.initialize(start)  # type: ignore[operator]
         if self.run is not None and group.first:
             (self.run / "state").mkdir(parents=True, exist_ok=True)
@@ -359,6 +361,8 @@ class _Loop:
             stop = bool(interrupted) if group.world == 1 else log and group.any(bool(interrupted))
             if stop and stopped == "done" and step < config.steps:
                 stopped = "interrupted"
+                if not log:
+                    self._log(terms, norm, rate)
             if stopped != "done" or step % config.checkpoint_every == 0 or step == config.steps:
                 self._checkpoint()
                 begun = time.perf_counter() - self.seconds

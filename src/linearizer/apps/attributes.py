@@ -33,9 +33,13 @@ class Config(Settings):
     kind: Literal["classes", "attributes"] = Field(
         "classes", description="exactly one of the names, or any of them"
     )
-    g: Literal["mlp", "glow"] = Field("mlp", description="stack on the images")
+    g: Literal["auto", "mlp", "glow"] = Field(
+        "auto", description="stack on the images; auto is mlp up to 256 pixels, else glow"
+    )
     blocks: int = Field(6, ge=1, description="blocks on the images")
-    hidden: int = Field(256, ge=1, description="width of the conditioners on the images")
+    hidden: int | None = Field(
+        None, ge=1, description="width of the conditioners on the images; 256 for mlp, 16 for glow"
+    )
     output_blocks: int = Field(2, ge=1, description="blocks on the scores")
     output_hidden: int = Field(64, ge=1, description="width of the conditioners on the scores")
     noise: float = Field(0.05, ge=0, description="added to the images; a density needs a little")
@@ -79,12 +83,17 @@ class Attributes(nn.Module):
 
 
 def _on_images(config: Config) -> Bijection:
-    if config.g == "glow":
+    C, H, W = config.shape
+    squeezable = C % 2 == 0 or (H % 2 == 0 and W % 2 == 0)
+    auto = "glow" if C * H * W > 256 and squeezable else "mlp"
+    if (auto if config.g == "auto" else config.g) == "glow":
         return glow(
-            config.shape, blocks=config.blocks, hidden=config.hidden, save_memory=config.save_memory
+            config.shape,
+            blocks=config.blocks,
+            hidden=config.hidden or 16,
+            save_memory=config.save_memory,
         )
-    dim = config.shape[0] * config.shape[1] * config.shape[2]
-    body = mlp(dim, blocks=config.blocks, hidden=config.hidden)
+    body = mlp(C * H * W, blocks=config.blocks, hidden=config.hidden or 256)
     return Chain(Flatten(config.shape), *body, save_memory=config.save_memory)
 
 
@@ -130,8 +139,11 @@ def preview(model: Attributes, data: Any, path: Path) -> None:
     f, names = model.f, model.config.names
     eye = torch.eye(len(names)).to(f.operator._tensor)
     wanted = eye if model.config.kind == "classes" else 2 * eye
-    images = f.pinv()(wanted[:20])
-    image_grid(path, [images], ["f†(y)"], [n[:12] for n in names[:20]], "Least-norm images")
+    shown = names[:10]
+    part = "" if len(shown) == len(names) else f", the first {len(shown)} of {len(names)}"
+    images = f.pinv()(wanted[: len(shown)])
+    labels = [n if len(n) < 9 else n[:7] + "…" for n in shown]
+    image_grid(path, [images], ["f†(y)"], labels, f"Least-norm images{part}")
 
 
 APP = App(
