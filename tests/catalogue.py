@@ -10,12 +10,15 @@ from linearizer.bijections import (
     Chain,
     Flatten,
     InvertibleLinear,
+    OnFirst,
     PixelShuffle,
+    PrincipalAxes,
     SpatialSplit2x2,
     Squeeze,
     glow,
     mlp,
     revnet,
+    subspace,
 )
 from linearizer.nets import MLP, ResidualConv, UNet
 from linearizer.operators import (
@@ -129,6 +132,18 @@ BIJECTIONS = {
     "affine coupling, images": lambda: AffineCoupling((4, 4, 4), conv(2, 4)),
     "affine coupling, u-net": lambda: AffineCoupling((4, 6, 5), UNet(2, 4, 8, levels=2)),
     "additive coupling": lambda: AdditiveCoupling((6,), MLP(3, 3, 16), "second"),
+    "additive coupling, cut": lambda: AdditiveCoupling((7,), MLP(5, 2, 16), cut=2),
+    "affine coupling, cut": lambda: AffineCoupling((5,), MLP(1, 8, 16), "second", cut=1),
+    "principal axes": lambda: PrincipalAxes((2, 3), 2).initialize(randn(40, 2, 3) * 2 + 1),
+    "principal axes, all": lambda: PrincipalAxes((4,), 4).initialize(randn(40, 4)),
+    "principal axes, few samples": lambda: PrincipalAxes((9,), 2).initialize(randn(5, 9)),
+    "subspace": lambda: subspace((1, 4, 4), 3, 8, blocks=1, flow_hidden=8).initialize(
+        randn(30, 1, 4, 4)
+    ),
+    "subspace, convolutions": lambda: subspace(
+        (2, 8, 8), 4, 4, "conv", blocks=1, flow_hidden=8
+    ).initialize(randn(30, 2, 8, 8)),
+    "on first": lambda: OnFirst(mlp(3, blocks=2, hidden=16), 7),
     "additive coupling, no parameters": lambda: AdditiveCoupling((4, 2, 2), nn.Tanh()),
     "chain": lambda: Chain(Squeeze((1, 4, 4)), ActNorm((4, 2, 2)), Flatten((4, 2, 2))),
     "glow, grey": lambda: glow((1, 8, 8)),

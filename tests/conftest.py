@@ -1,3 +1,6 @@
+import os
+from pathlib import Path
+
 import pytest
 import torch
 
@@ -12,3 +15,12 @@ def double_precision():
     torch.manual_seed(0)
     yield
     torch.set_default_dtype(before)
+
+
+@pytest.fixture(scope="session")
+def data_root():
+    """The real data and teacher networks, where they are."""
+    folder = Path(os.environ.get("LINEARIZER_DATA") or Path(__file__).parents[2] / "shared/data")
+    if not folder.is_dir():
+        pytest.skip(f"there is no data folder {folder}: set LINEARIZER_DATA")
+    return folder

@@ -14,6 +14,7 @@ from linearizer.bijections import (
     Flatten,
     InvertibleLinear,
     PixelShuffle,
+    PrincipalAxes,
     SpatialSplit2x2,
     Squeeze,
     glow,
@@ -416,3 +417,28 @@ def test_saving_memory_notices_parameters_changed_before_backward():
     shaken(g)
     with pytest.raises(RuntimeError, match="changed in place"):
         loss.backward()
+
+
+def test_principal_axes_turn_exactly_in_whatever_precision_they_are_used():
+    x = torch.randn(60, 10, dtype=torch.float32) * torch.linspace(3, 0.1, 10, dtype=torch.float32)
+    g = PrincipalAxes((10,), 4).float().initialize(x)
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-13)):
+        g.to(dtype)
+        y = x.to(dtype)
+        assert float((g.inverse(g(y)) - y).abs().max()) < tolerance
+        H = g.turn(torch.eye(10, dtype=dtype))
+        assert torch.allclose(H @ H.mT, torch.eye(10, dtype=dtype), atol=tolerance)
+    # Rounded weights are still a rotation.
+    g.half().float()
+    H = g.turn(torch.eye(10, dtype=torch.float32))
+    assert torch.allclose(H @ H.mT, torch.eye(10, dtype=torch.float32), atol=1e-5)
+
+
+def test_principal_axes_come_first_and_have_unit_variance():
+    x = torch.randn(400, 2, 3, 3) * torch.linspace(4, 0.2, 18).reshape(2, 3, 3) + 2.0
+    z = PrincipalAxes((2, 3, 3), 5).initialize(x)(x)
+    C = torch.cov(z.mT, correction=0)
+    assert torch.allclose(C[:5, :5], torch.eye(5), atol=1e-8)
+    assert float(C[:5, 5:].abs().max()) < 1e-8  # nothing is left in common
+    values = torch.linalg.eigvalsh(torch.cov(x.flatten(1).mT, correction=0)).flip(0)
+    assert C.trace() - 5 == pytest.approx(float(values[5:].sum()))

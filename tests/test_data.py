@@ -902,3 +902,32 @@ def test_dsprites_and_weather_are_fetched_and_checked(server, small_dsprites, mo
     folder = data.fetch("weather")
     assert [p.name for p in folder.iterdir()] == ["weather.csv"]
     assert len(data.load("weather", look_back=10, horizon=5).test) == 56
+
+
+# -- pictures for a trained model ----------------------------------------------------------------
+
+
+def test_pictures_are_brought_to_the_shape_of_a_model_with_a_note(tmp_path):
+    grey, colour, small = tmp_path / "grey.png", tmp_path / "colour.jpg", tmp_path / "small.png"
+    Image.new("L", (32, 32), 128).save(grey)
+    Image.new("RGB", (80, 40), "red").save(colour)
+    Image.new("L", (28, 28), 255).save(small)
+    x, notes = data.read_images([grey, colour, small], (1, 32, 32), pad=28)
+    assert x.shape == (3, 1, 32, 32) and x.dtype == torch.float32
+    assert torch.allclose(x[0], torch.tensor(128 / 255, dtype=torch.float32))
+    assert x[2, 0, :2].abs().sum() == 0 and x[2, 0, 2:30, 2:30].min() == 1  # a border, not resized
+    assert notes == [
+        f"{colour}: converted, to grey and its centre square from 40 to 32 pixels a side",
+        f"{small}: converted, a zero border to 32×32",
+    ]
+    x, _ = data.read_images([grey], (3, 16, 16))
+    assert x.shape == (1, 3, 16, 16)
+
+
+def test_pictures_that_cannot_be_read_are_named(tmp_path):
+    broken = tmp_path / "broken.png"
+    broken.write_bytes(b"no image")
+    with pytest.raises(ValueError, match=r"broken.png: expected a readable image"):
+        data.read_images([broken], (1, 8, 8))
+    with pytest.raises(ValueError, match="there is no such file"):
+        data.read_images([tmp_path / "nowhere.png"], (1, 8, 8))

@@ -24,12 +24,14 @@ __all__ = [
     "apps",
     "bijections",
     "data",
+    "families",
     "fit",
     "load",
     "models",
     "nets",
     "operators",
     "save",
+    "solvers",
 ]
 
 _HOMES = {

@@ -7,7 +7,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["MLP", "Bottleneck", "ResidualConv", "UNet", "refuse_mode_dependent"]
+__all__ = [
+    "MLP",
+    "Bottleneck",
+    "FromVector",
+    "ResidualConv",
+    "ToVector",
+    "UNet",
+    "refuse_mode_dependent",
+]
 
 
 class MLP(nn.Module):
@@ -82,6 +90,67 @@ class UNet(nn.Module):
             h = merge(torch.cat([h[..., : skip.shape[-2], : skip.shape[-1]], skip], 1))
             h = h + block(h)
         return self.last(h)
+
+
+class ToVector(nn.Module):
+    r"""Images to vectors: convolutions of stride 2 down to 4×4 or less, then one hidden layer.
+
+    Channels double at each halving, up to four times ``hidden``. The last layer starts at zero.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int, int], outputs: int, hidden: int = 16, dense: int = 256
+    ) -> None:
+        super().__init__()
+        widths, size = _pyramid(shape, hidden)
+        layers: list[nn.Module] = []
+        for inputs, width in zip([shape[0], *widths], widths, strict=False):
+            layers += [nn.Conv2d(inputs, width, 4, stride=2, padding=1), nn.SiLU()]
+        flat = (widths[-1] if widths else shape[0]) * size[0] * size[1]
+        self.layers = nn.Sequential(
+            *layers, nn.Flatten(), nn.Linear(flat, dense), nn.SiLU(),
+            _zeroed(nn.Linear(dense, outputs)),
+        )  # fmt: skip
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+class FromVector(nn.Module):
+    r"""Vectors to images: one hidden layer, then transposed convolutions, as ToVector upside down.
+
+    The last layer starts at zero.
+    """
+
+    def __init__(
+        self, inputs: int, shape: tuple[int, int, int], hidden: int = 16, dense: int = 256
+    ) -> None:
+        super().__init__()
+        widths, size = _pyramid(shape, hidden)
+        first = widths[-1] if widths else hidden
+        self.dense = nn.Sequential(
+            nn.Linear(inputs, dense), nn.SiLU(),
+            nn.Linear(dense, first * size[0] * size[1]), nn.SiLU(),
+            nn.Unflatten(1, (first, *size)),
+        )  # fmt: skip
+        layers: list[nn.Module] = []
+        for i, width in reversed(list(enumerate(widths))):
+            out = widths[i - 1] if i else hidden
+            layers += [nn.ConvTranspose2d(width, out, 4, stride=2, padding=1), nn.SiLU()]
+        self.layers = nn.Sequential(*layers, _zeroed(nn.Conv2d(hidden, shape[0], 3, padding=1)))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(self.dense(x))
+
+
+def _pyramid(shape: tuple[int, int, int], hidden: int) -> tuple[list[int], tuple[int, int]]:
+    """Channels after each halving, and the size that is left."""
+    _, H, W = shape
+    widths: list[int] = []
+    while H % 2 == 0 and W % 2 == 0 and min(H, W) > 4:
+        H, W = H // 2, W // 2
+        widths.append(hidden * min(2 ** len(widths), 4))
+    return widths, (H, W)
 
 
 class Bottleneck(nn.Module):

@@ -1,36 +1,32 @@
-r"""The two-minute tour: train a Linearizer on real digits, then do linear algebra on it.
+r"""The two-minute tour: train a one-step flow on real digits, and look at what is exact.
 
-f takes an 8×8 image to ten class scores, f(x) = g_y⁻¹(A g_x(x)) with a 10 × 64 core: the app
-``attributes``, as ``linearizer train attributes --data digits`` trains it. The rest is algebra.
+The app ``flow``, as ``linearizer train flow --data digits`` trains it: f(x) = g⁻¹(B x) takes noise
+to 8×8 digits, with a thousand solver steps collapsed into B, and f† takes digits to noise.
 """
 
 from __future__ import annotations
 
 import json
 import shutil
+import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
-from . import data, runs
-from .checkpoint import load
-from .data import Images
+from . import runs
+from .apps.flow import Flow
 from .linearizer import Linearizer
+from .metrics import psnr
 from .pictures import image_grid
+from .report import Picture, Table, Text, write_page
+from .sampling import collapsed, flow_of
 
-__all__ = ["Tour", "run"]
+__all__ = ["STEPS", "Tour", "run"]
 
-
-class Digits(NamedTuple):
-    """Images (n, 1, 8, 8) in [0, 1] and classes (n,), to learn from and held out."""
-
-    images: Tensor
-    classes: Tensor
-    test_images: Tensor
-    test_classes: Tensor
+#: Of training.
+STEPS = 1500
 
 
 class Tour(NamedTuple):
@@ -40,115 +36,110 @@ class Tour(NamedTuple):
     files: list[Path]
 
 
-def run(out: Path, steps: int = 1000, seed: int = 0) -> Tour:
-    """Train, then write the pictures and numbers of the tour into ``out``."""
+def run(out: Path, steps: int = STEPS, seed: int = 0) -> Tour:
+    """Train, then write the pictures, the numbers and the page of the tour into ``out``."""
     out.mkdir(parents=True, exist_ok=True)
     folder = out / "run"
     shutil.rmtree(folder, ignore_errors=True)  # of an earlier tour
-    flags = {"training": {"steps": steps, "seed": seed}}
-    result = runs.execute(runs.plan("attributes", flags=flags), folder)
-    numbers = {"training_seconds": result.seconds, "steps": float(steps)}
-    f = load(folder)()
-    sets = data.load("digits")
-    assert isinstance(sets.train, Images) and isinstance(sets.test, Images)
-    digits = Digits(*_all(sets.train), *_all(sets.test))
+    flags = {
+        "model": {"refine": steps},
+        "training": {"steps": steps, "seed": seed, "validate_every": steps},
+    }
+    result = runs.execute(runs.plan("flow", preset="digits", flags=flags), folder)
+    numbers = {"training_seconds": result.seconds, "training_steps": float(steps)}
+    one = flow_of(folder)
+    x = runs.points(one, 297)
     with torch.no_grad():
-        numbers |= _measure(f, digits, out)
-        _draw(f, digits, out)
-    summary = out / "summary.json"
-    summary.write_text(json.dumps(numbers, indent=2) + "\n")
+        f = collapsed(one).f
+        numbers |= _collapse(one.model, f)
+        numbers |= _draw(one.model, f, x, out)
+        laws, lines = _certify(one.model, x)
+    numbers |= laws
+    (out / "certificate.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
+    (out / "summary.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    _page(out, numbers, lines)
     return Tour(numbers, [*sorted(p for p in out.iterdir() if p.is_file()), folder])
 
 
-def _all(images: Images) -> tuple[Tensor, Tensor]:
-    x, y = images.batch(torch.arange(len(images)))
-    assert y is not None
-    return x, y
-
-
-def _accuracy(f: Linearizer, data: Digits) -> float:
-    return (f(data.test_images).argmax(1) == data.test_classes).double().mean().item()
-
-
-def _measure(f: Linearizer, data: Digits, out: Path) -> dict[str, float]:
-    """Accuracy, the closed-form core, and the laws in both precisions; draws the round trip."""
-    wanted = F.one_hot(data.classes, 10).to(data.images.dtype)
-    numbers = {
-        "test_accuracy": _accuracy(f, data),
-        "test_accuracy_closed_form_core": _accuracy(
-            f.fit_core(data.images, wanted, ridge=1.0), data
-        ),
+def _collapse(model: Flow, f: Linearizer) -> dict[str, float]:
+    """The collapsed map against the loop of a thousand steps, from the same noise."""
+    noise = model.noise(64, 1)
+    begun = time.perf_counter()
+    loop = model.integrate(noise, "rk4", 1000)
+    middle = time.perf_counter()
+    once = f(noise)
+    end = time.perf_counter()
+    return {
         "rank": float(f.rank()),
+        "one_against_1000_steps_mse": float((once - loop).square().mean()),
+        "loop_over_one_step_seconds": (middle - begun) / (end - middle),
     }
-    x = data.test_images
-    errors, lines = {}, []
+
+
+def _draw(model: Flow, f: Linearizer, x: Tensor, out: Path) -> dict[str, float]:
+    samples = f(model.noise(48, 0))
+    image_grid(out / "samples.png", [*samples.split(12), x[:12]],
+               ["one step", "", "", "", "real digits"],
+               title="Noise to digits, a thousand steps in one")  # fmt: skip
+    codes = f.pinv()(x)
+    back = f(codes)
+    shown = codes[:12] / 4 + 0.5
+    image_grid(out / "encoded.png", [x[:12], shown, back[:12]], ["x", "f†(x)", "f(f†(x))"],
+               title="Held-out digits, the noise that they come from, and back")  # fmt: skip
+    rows, labels, s = [], [], torch.linspace(0, 1, 9)
+    for a, b in ((0, 1), (7, 2), (3, 5)):
+        rows += [f(f.source.geodesic(codes[a : a + 1], codes[b : b + 1], s).flatten(0, 1)),
+                 torch.lerp(x[a : a + 1], x[b : b + 1], s[:, None, None, None])]  # fmt: skip
+        labels += ["through the noise", "cross-fade"]
+    image_grid(out / "interpolation.png", rows, labels, [f"{v:.3g}" for v in s.tolist()],
+               "Between two held-out digits")  # fmt: skip
+    return {"reconstruction_psnr": float(psnr(back.clamp(0, 1), x).mean())}
+
+
+def _certify(model: Flow, x: Tensor) -> tuple[dict[str, float], list[str]]:
+    """Every law on noise, in both precisions; and the round trip of g on digits."""
+    numbers, lines = {}, []
     for dtype, name in ((torch.float32, "float32"), (torch.float64, "float64")):
-        f.to(dtype)
-        points = x.to(dtype)
-        certificate = f.certify(points[:64])
+        model.to(dtype)
+        f = model()
+        certificate = f.certify(x[:64].to(dtype))
         lines.append(str(certificate))
         numbers[f"worst_law_{name}"] = certificate.worst
         numbers[f"laws_failed_{name}"] = float(sum(not law.passed for law in certificate.laws))
-        back = f.source.points(f.source.coordinates(points))
-        errors[name] = (back - points).abs().flatten(1).amax(1)
-        numbers[f"round_trip_{name}"] = errors[name].max().item()
-    f.to(torch.float32)
-    (out / "certificate.txt").write_text("\n\n".join(lines) + "\n")
-    _plot_errors(errors, out / "round-trip.png")
-    return numbers
+        points = x.to(dtype)
+        back = model.target.points(model.target.coordinates(points))
+        numbers[f"round_trip_{name}"] = float((back - points).abs().max())
+    model.to(torch.float32)
+    return numbers, lines
 
 
-def _plot_errors(errors: dict[str, Tensor], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=(6, 3), dpi=130, layout="constrained")
-    axes = figure.add_subplot()
-    for name, values in errors.items():
-        exponents = values.double().clamp_min(1e-18).log10()
-        axes.hist(10 ** exponents.numpy(), bins=(10 ** torch.arange(-17, -2, 0.1)).tolist(),
-                  label=f"{name}, worst {values.max():.0e}")  # fmt: skip
-    axes.set(xscale="log", xlabel="largest error of a pixel, |g⁻¹(g(x)) − x|",
-             ylabel="test digits", title="Round trip of the trained g")  # fmt: skip
-    axes.legend()
-    figure.savefig(path)
-
-
-def _draw(f: Linearizer, data: Digits, out: Path) -> None:
-    X, x, classes = f.source, data.test_images, data.test_classes
-    example = {c: x[classes == c][:1] for c in range(10)}
-
-    svd = f.svd(6)
-    lengths = [-8.0, -4.0, -1.0, 1.0, 4.0, 8.0]
-    walks = [torch.cat([X.scale(s, v[None]) for s in lengths]) for v in svd.V]
-    image_grid(
-        out / "singular-vectors.png", walks,
-        [f"v{i + 1}, σ = {s:.2f}" for i, s in enumerate(svd.S.tolist())],
-        [f"{s:+.0f} ⊙ v" for s in lengths], "Input singular vectors of f, as images",
-    )  # fmt: skip
-
-    rows, labels = [], []
-    s = torch.linspace(0, 1, 9)
-    for a, b in ((0, 1), (7, 2), (4, 8)):
-        rows += [X.geodesic(example[a], example[b], s)[:, 0],
-                 torch.lerp(example[a], example[b], s[:, None, None, None])]  # fmt: skip
-        labels += [f"{a} to {b}, geodesic", "pixel cross-fade"]
-    image_grid(out / "geodesics.png", rows, labels, [f"s = {v:.3g}" for v in s.tolist()],
-               "Straight lines of the induced space")  # fmt: skip
-
-    image_grid(
-        out / "pseudo-inverse.png",
-        [torch.cat(list(example.values())), f.pinv()(torch.eye(10))],
-        ["a test digit", "f†(class)"], [str(c) for c in range(10)],
-        "The least-norm image of each class: nobody drew these",
-    )  # fmt: skip
-
-    null = f.null_space()[:1]
-    steps = [-12.0, -8.0, -4.0, 0.0, 4.0, 8.0, 12.0]
-    changed = [torch.cat([X.add(example[c], X.scale(t, null)) for t in steps]) for c in (0, 3, 6)]
-    drift = max(float((f(row) - f(example[c])).abs().max())
-                for row, c in zip(changed, (0, 3, 6), strict=True))  # fmt: skip
-    image_grid(
-        out / "null-space.png", changed, ["digit 0", "digit 3", "digit 6"],
-        [f"{t:+.0f} ⊙ n" for t in steps],
-        f"x ⊕ t⊙n for n in the null space: scores change by {drift:.0e}",
+def _page(out: Path, n: dict[str, float], lines: list[str]) -> None:
+    rows: list[Any] = [
+        ("training", f"{n['training_seconds']:.0f} s"),
+        ("rank of the collapsed operator", f"{n['rank']:.0f} of 64"),
+        ("one step against 1,000, mean squared difference",
+         f"{n['one_against_1000_steps_mse']:.0e}"),
+        ("time of 1,000 steps over one", f"{n['loop_over_one_step_seconds']:.0f}"),
+        ("held-out digits decoded again", f"{n['reconstruction_psnr']:.1f} dB"),
+        ("round trip of g, largest error",
+         f"{n['round_trip_float32']:.0e} (float32), {n['round_trip_float64']:.0e} (float64)"),
+        ("largest error of a law",
+         f"{n['worst_law_float32']:.0e} (float32), {n['worst_law_float64']:.0e} (float64)"),
+    ]  # fmt: skip
+    write_page(
+        out / "index.html",
+        "A one-step flow on digits",
+        [
+            Text("f(x) = g⁻¹(B x) takes noise to 8×8 digits. Between coordinates the flow is "
+                 "linear, so a thousand solver steps are one small operator B, exactly; and its "
+                 "pseudo-inverse f† encodes digits to noise."),
+            Table(("measured in this run", ""), rows),
+            Text("Each image is one application of f.", "Samples"),
+            Picture(out / "samples.png", "Samples of one step, over real digits."),
+            Text("f† finds the noise of a digit that it has never seen.", "Encoding"),
+            Picture(out / "encoded.png", "Held-out digits, their noise, and what it decodes to."),
+            Text("A straight line between the two encodings, decoded.", "Interpolation"),
+            Picture(out / "interpolation.png", "Through the noise, and the cross-fade of pixels."),
+            Text("\n\n".join(lines), "Every law, measured", plain=True),
+        ],
     )  # fmt: skip

@@ -3,6 +3,8 @@ r"""Runs: an application, its data and its settings joined into one training, an
 from __future__ import annotations
 
 import json
+import os
+import shutil
 from collections.abc import Mapping
 from contextlib import nullcontext
 from pathlib import Path
@@ -12,16 +14,27 @@ import torch
 from pydantic import Field
 
 from . import apps, data
-from .apps.base import App
+from .apps.base import App, Refinement
 from .certificate import Certificate
-from .checkpoint import CONFIG, atomic, find, load, read_config
+from .checkpoint import (
+    CONFIG,
+    atomic,
+    fill,
+    find,
+    load,
+    read_config,
+    read_tensors,
+    tensors_of,
+    write_tensors,
+    write_weights,
+)
 from .pictures import spectrum
 from .progress import Transfer
 from .settings import Settings, did_you_mean, read_toml, resolve
 from .training import STATE, Result, Training, fit
 
 __all__ = ["DataSettings", "Opened", "Plan", "certified", "execute", "exported", "opened", "plan",
-           "planned", "points", "spectrum_of"]  # fmt: skip
+           "planned", "points", "run_data", "spectrum_of"]  # fmt: skip
 
 SECTIONS = ("data", "model", "training")
 
@@ -159,7 +172,7 @@ def execute(
         app.preview(model, source, path)
 
     torch.manual_seed(plan.training.seed)
-    return fit(
+    result = fit(
         app.model(config),
         app.loss,
         source.train,
@@ -174,6 +187,53 @@ def execute(
         preview=preview if app.preview is not None else None,
         progress=progress,
     )
+    if app.refine is None and app.finish is None:
+        return result
+    model = load(run)
+    if app.refine is not None:
+        _after_first_stage(model, run, result.step)
+    if app.refine is not None and (second := app.refine(model, source)) is not None:
+        say(f"second stage: {second.training.get('steps', plan.training.steps):,} steps")
+        result = _refine(second, run, plan.training, result, progress)
+    if app.finish is not None:
+        app.finish(model, source)
+    if os.environ.get("RANK", "0") == "0":
+        write_weights(run, tensors_of(model), settings)
+        if app.preview is not None and plan.training.validate_every:
+            app.preview(model, source, run / "samples" / f"step-{plan.training.steps:06d}.png")
+    return result
+
+
+def _after_first_stage(model: Any, run: Path, step: int) -> None:
+    """Keep the weights that the second stage starts from, or go back to them."""
+    start = run / "refine" / "start.safetensors"
+    if start.exists():
+        tensors, about = read_tensors(start)
+        if about.get("step") == step:
+            fill(model, tensors, str(start))
+            return
+    if os.environ.get("RANK", "0") == "0":
+        shutil.rmtree(start.parent, ignore_errors=True)
+        start.parent.mkdir()
+        write_tensors(start, tensors_of(model), {"step": step})
+
+
+def _refine(
+    second: Refinement, run: Path, training: Training, first: Result, progress: bool
+) -> Result:
+    """The second stage, in a folder of its own."""
+    changes = {"validate_every": 0, "patience": 0, **second.training}
+    done = fit(
+        second.part,
+        second.loss,
+        second.source,
+        resolve(Training, f"{run} [refine]", training.model_dump(), changes),
+        run / "refine",
+        resume=True,
+        progress=progress,
+    )
+    losses = {**first.losses, **{f"refined {k}": v for k, v in done.losses.items()}}
+    return first._replace(seconds=first.seconds + done.seconds, losses=losses)
 
 
 def _same(run: Path, settings: Mapping[str, Any]) -> None:
@@ -209,10 +269,15 @@ def opened(run: str | Path) -> Opened:
     return Opened(folder, config, apps.get(config["app"]), model)
 
 
+def run_data(run: Opened, root: Path | None = None) -> data.Data:
+    """The data that a run was trained on."""
+    saved = resolve(DataSettings, str(run.folder / CONFIG), run.config.get("data") or {})
+    return data.load(saved.name, root, saved.size)
+
+
 def points(run: Opened, n: int, root: Path | None = None) -> torch.Tensor:
     """The first n test samples of the data that a run was trained on."""
-    saved = resolve(DataSettings, str(run.folder / CONFIG), run.config.get("data") or {})
-    test = data.load(saved.name, root, saved.size).test
+    test = run_data(run, root).test
     return test.batch(torch.arange(min(n, len(test)))).x
 
 

@@ -11,6 +11,7 @@ __all__ = ["APPS", "app_of", "get"]
 
 #: Name and one line for the command line; the module of that name defines ``APP``.
 APPS = {
+    "flow": "noise to images in one step, and back by the pseudo-inverse",
     "attributes": "images to class scores or attributes, with a rectangular core",
 }
 

@@ -13,9 +13,23 @@ from ..draws import Draw
 from ..linearizer import Linearizer
 from ..settings import Settings
 
-__all__ = ["App"]
+__all__ = ["App", "Refinement"]
 
 Terms = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class Refinement:
+    """A second stage of training: one part of a model, on what the rest makes of the data."""
+
+    #: What is trained; a part of the model, so that the model has its weights afterwards.
+    part: nn.Module
+    #: (part, batch, draw) ↦ terms whose sum is minimised
+    loss: Callable[[Any, Any, Draw], Terms]
+    #: With a length, and ``batch(index)``.
+    source: Any
+    #: Training settings that differ from those of the first stage.
+    training: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -42,6 +56,10 @@ class App:
     decided: tuple[str, ...]
     #: (model, data, path) writes a picture of what the model does
     preview: Callable[[Any, Any, Path], None] | None = None
+    #: (model, data) ↦ the second stage, or None
+    refine: Callable[[Any, Any], Refinement | None] | None = None
+    #: (model, data) sets what is known in closed form, once, after training
+    finish: Callable[[Any, Any], None] | None = None
     #: The data set that is trained on where none is named.
     data: str = "digits"
     #: Training settings that differ from the general defaults.

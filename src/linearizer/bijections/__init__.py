@@ -1,11 +1,12 @@
 """Invertible networks g: the contract, its layers, ready-made stacks, and wrappers of peers'."""
 
 from .adapters import from_freia, from_nflows, from_normflows, from_zuko
+from .axes import OnFirst, PrincipalAxes
 from .base import Bijection, Chain, Flatten
 from .coupling import AdditiveCoupling, AffineCoupling
 from .mixing import ActNorm, Conv1x1, InvertibleLinear
 from .reshape import PixelShuffle, SpatialSplit2x2, Squeeze
-from .stacks import glow, mlp, revnet
+from .stacks import glow, mlp, revnet, subspace
 
 __all__ = [
     "ActNorm",
@@ -16,7 +17,9 @@ __all__ = [
     "Conv1x1",
     "Flatten",
     "InvertibleLinear",
+    "OnFirst",
     "PixelShuffle",
+    "PrincipalAxes",
     "SpatialSplit2x2",
     "Squeeze",
     "from_freia",
@@ -26,4 +29,5 @@ __all__ = [
     "glow",
     "mlp",
     "revnet",
+    "subspace",
 ]

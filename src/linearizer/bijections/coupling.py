@@ -19,19 +19,25 @@ class _Coupling(Bijection):
     parts: int  # tensors that the conditioner gives for each transformed channel
 
     def __init__(
-        self, shape: tuple[int, ...], conditioner: nn.Module, transform: str = "first"
+        self,
+        shape: tuple[int, ...],
+        conditioner: nn.Module,
+        transform: str = "first",
+        cut: int | None = None,
     ) -> None:
         super().__init__(shape)
         name = type(self).__name__
         if transform not in ("first", "second"):
             raise ValueError(f'{name}: expected transform "first" or "second", got {transform!r}.')
         channels = self.shape[0]
-        if channels < 2 or (len(self.shape) > 1 and channels % 2):
+        if cut is not None and not 0 < cut < channels:
+            raise ValueError(f"{name}: expected 0 < cut < {channels} channels, got {cut}.")
+        if channels < 2 or (cut is None and len(self.shape) > 1 and channels % 2):
             raise ValueError(
                 f"{name}: expected an even number of channels to split, got {channels}. "
                 "Put a Squeeze before it (or use glow, which does so)."
             )
-        self.cut = channels // 2
+        self.cut = channels // 2 if cut is None else cut
         self.transform = transform
         refuse_mode_dependent(conditioner, name)
         self.conditioner = conditioner
@@ -86,6 +92,7 @@ class AdditiveCoupling(_Coupling):
         shape: (C, H, W) with even C, or (dim,).
         conditioner: F, from the channels of one half to those of the other.
         transform: Which half changes, "first" or "second".
+        cut: Channels of the first half, if the two are not to be equal.
     """
 
     parts = 1
@@ -115,6 +122,7 @@ class AffineCoupling(_Coupling):
         conditioner: From the channels of one half to twice those of the other: shift and raw.
         transform: Which half changes, "first" or "second".
         max_log_scale: The bound c.
+        cut: Channels of the first half, if the two are not to be equal.
     """
 
     parts = 2
@@ -125,8 +133,9 @@ class AffineCoupling(_Coupling):
         conditioner: nn.Module,
         transform: str = "first",
         max_log_scale: float = 1.0,
+        cut: int | None = None,
     ) -> None:
-        super().__init__(shape, conditioner, transform)
+        super().__init__(shape, conditioner, transform, cut)
         if not max_log_scale > 0:
             raise ValueError(f"AffineCoupling: expected max_log_scale > 0, got {max_log_scale}.")
         self.max_log_scale = float(max_log_scale)

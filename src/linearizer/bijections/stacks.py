@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from torch import nn
+from torch import Tensor, nn
 
-from ..nets import MLP, Bottleneck, ResidualConv
+from ..nets import MLP, Bottleneck, FromVector, ResidualConv, ToVector
+from .axes import OnFirst, PrincipalAxes
 from .base import Bijection, Chain, Flatten
 from .coupling import AdditiveCoupling, AffineCoupling
 from .mixing import ActNorm, InvertibleLinear
 from .reshape import PixelShuffle, SpatialSplit2x2, Squeeze
 
-__all__ = ["glow", "mlp", "revnet"]
+__all__ = ["glow", "mlp", "revnet", "subspace"]
 
 #: (input channels, output channels) ↦ network
 Conditioner = Callable[[int, int], nn.Module]
@@ -151,6 +152,83 @@ def mlp(
         for _ in range(blocks)
     ]
     return Chain(*body, save_memory=save_memory)
+
+
+def subspace(
+    shape: tuple[int, ...],
+    rank: int = 32,
+    hidden: int | None = None,
+    nets: str = "auto",
+    blocks: int = 5,
+    flow_hidden: int = 256,
+    max_log_scale: float = 1.0,
+) -> Chain:
+    r"""Data in a few coordinates: x ↦ (u, w), with u (the first ``rank``) almost all of x.
+
+    PrincipalAxes splits x into its leading whitened axes u and the complement w. Then
+    u ← u + E(w) and w ← w − D(u): any encoder E and decoder D, and an exact bijection of all of x.
+    Trained to leave w ≈ 0, it is an autoencoder that loses nothing. A stack ``mlp`` on u comes
+    last, for u to become Gaussian.
+
+    Set the axes from data by ``initialize``. The chain holds four layers in this order.
+
+    Arguments:
+        shape: Of x; images (C, H, W) or vectors (dim,).
+        rank: Length of u, at least 2.
+        hidden: Width of E and D; 512 for mlp, 32 channels for conv.
+        nets: "mlp", "conv" (images only), or "auto": conv from 64×64 pixels on.
+        blocks, flow_hidden, max_log_scale: Of the stack on u.
+
+    Example:
+        >>> g = subspace((1, 8, 8), rank=6, blocks=1).initialize(torch.rand(50, 1, 8, 8))
+        >>> x = torch.rand(4, 1, 8, 8)
+        >>> torch.allclose(g.inverse(g(x)), x, atol=1e-5)
+        True
+    """
+    axes = PrincipalAxes(shape, rank)
+    dim = axes.dim
+    if nets not in ("auto", "mlp", "conv"):
+        raise ValueError(f'subspace: expected nets "auto", "mlp" or "conv", got {nets!r}.')
+    if nets == "auto":
+        nets = "conv" if len(shape) == 3 and min(shape[1:]) >= 64 else "mlp"
+    if nets == "conv":
+        _image("subspace", shape)
+        C, H, W = shape
+        width = hidden or 32
+        encode: nn.Module = ToVector((C, H, W), rank, width, 8 * width)
+        decode: nn.Module = FromVector(rank, (C, H, W), width, 8 * width)
+    else:
+        encode = nn.Sequential(nn.Flatten(), MLP(dim, rank, hidden or 512))
+        decode = MLP(rank, dim, hidden or 512)
+    return Chain(
+        axes,
+        AdditiveCoupling((dim,), _OfRest(axes, encode), "first", cut=rank),
+        AdditiveCoupling((dim,), _ToRest(axes, decode), "second", cut=rank),
+        OnFirst(mlp(rank, blocks, flow_hidden, max_log_scale=max_log_scale), dim),
+    )
+
+
+class _OfRest(nn.Module):
+    """w ↦ net(x), x the image that has no part along the leading axes."""
+
+    def __init__(self, axes: PrincipalAxes, net: nn.Module) -> None:
+        super().__init__()
+        self.axes, self.net = axes, net
+
+    def forward(self, w: Tensor) -> Tensor:
+        zero = w.new_zeros(w.shape[0], self.axes.rank)
+        return self.net(self.axes.turn_back(zero, w).reshape(-1, *self.axes.shape))
+
+
+class _ToRest(nn.Module):
+    """u ↦ −P⊥ net(u), the part of an image that is not along the leading axes."""
+
+    def __init__(self, axes: PrincipalAxes, net: nn.Module) -> None:
+        super().__init__()
+        self.axes, self.net = axes, net
+
+    def forward(self, u: Tensor) -> Tensor:
+        return -self.axes.turn(self.net(u).flatten(1))[:, self.axes.rank :]
 
 
 def _image(where: str, shape: tuple[int, ...]) -> None:

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 from . import celeba, dsprites, mnist, tables
 from .dsprites import Sprites
 from .files import Progress, root_folder
-from .images import Batch, Images, load_folder
+from .images import Batch, Images, load_folder, read_images
 from .tables import Table, Windows, read_csv, windows
 
 __all__ = [
@@ -30,6 +30,7 @@ __all__ = [
     "fetch",
     "load",
     "read_csv",
+    "read_images",
     "root_folder",
     "status",
     "windows",

@@ -19,7 +19,7 @@ from .files import DamagedError, Progress, cached, digest
 if TYPE_CHECKING:
     from PIL.Image import Image
 
-__all__ = ["Batch", "Images"]
+__all__ = ["Batch", "Images", "read_images"]
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif"}
 CHUNK = 256
@@ -329,3 +329,36 @@ def zip_pictures(path: Path) -> dict[str, Picture]:
         for member in archive.namelist()
         if Path(member).suffix.lower() in SUFFIXES
     }
+
+
+def read_images(
+    paths: Sequence[str | Path], shape: tuple[int, ...], pad: int | None = None
+) -> tuple[Tensor, list[str]]:
+    """Image files as (n, C, H, H) floats in [0, 1], and a note for each that was converted.
+
+    Arguments:
+        shape: (C, H, H) that a model takes.
+        pad: Images of this side get a zero border instead of being resized, as mnist does.
+    """
+    channels, size, width = shape
+    if channels not in (1, 3) or size != width:
+        raise ValueError(f"images: expected a model of square grey or colour images, got {shape}.")
+    pixels, notes = [], []
+    for path in map(Path, paths):
+        if not path.is_file():
+            raise ValueError(f"{path}: expected an image, but there is no such file.")
+        picture = Picture(str(path), path.read_bytes)
+        image = _open(picture)
+        side, grey = image.size, _is_grey(picture)
+        inner = pad if pad is not None and side == (pad, pad) else size
+        found = torch.from_numpy(_square(picture, inner, channels).copy())
+        pixels.append(padded(found, size, str(path)))
+        changes = [] if grey == (channels == 1) else ["to grey" if channels == 1 else "to colour"]
+        if inner != size:
+            changes.append(f"a zero border to {size}×{size}")
+        elif side != (size, size):
+            crop = "" if side[0] == side[1] else "its centre square "
+            changes.append(f"{crop}from {min(side)} to {size} pixels a side")
+        if changes:
+            notes.append(f"{path}: converted, {' and '.join(changes)}")
+    return torch.stack(pixels).to(torch.float32).div_(255), notes

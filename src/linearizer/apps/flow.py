@@ -1,0 +1,509 @@
+r"""One-step flow matching: noise to data along straight lines of an induced space.
+
+ż = A_t z in coordinates, so any number of solver steps is one operator B, and sampling is
+f(x) = g_y⁻¹(B g_x(x)): a Linearizer, whose pseudo-inverse encodes.
+
+Paper: section 4.1, appendices F and G.
+"""
+
+from __future__ import annotations
+
+import copy
+import os
+from collections.abc import Iterable
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, NamedTuple, cast
+
+import torch
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from ..bijections import Bijection, Chain, Flatten, glow, mlp, subspace
+from ..draws import Draw
+from ..families import Family, GaussianVelocity, Leading, Prediction, TimeLowRank
+from ..linearizer import Linearizer
+from ..nets import ResidualConv, UNet
+from ..perceptual import LPIPS, load_lpips
+from ..pictures import image_grid
+from ..settings import Settings
+from ..solvers import collapse, integrate
+from ..spaces import Space
+from .base import App, Refinement
+
+__all__ = ["APP", "Config", "Flow", "build", "loss", "measure"]
+
+
+class Config(Settings):
+    """Settings of the model."""
+
+    shape: tuple[int, int, int] = Field((1, 8, 8), description="images, (C, H, W)")
+    g: Literal["subspace", "glow", "mlp"] = Field("subspace", description="stack on the images")
+    spaces: Literal["noise", "one", "two"] = Field(
+        "noise",
+        description="noise is its own coordinates; or shares the one space of the data; or has a "
+        "second one with the same weights and another flag",
+    )
+    core: Literal["gaussian", "velocity", "prediction"] = Field(
+        "gaussian",
+        description="A_t in closed form from second moments; or learned, as a velocity or a "
+        "prediction of the end",
+    )
+    rank: int = Field(32, ge=2, description="of the core; with subspace also its coordinates")
+    blocks: int = Field(5, ge=1, description="blocks of the stack (subspace: of the one on u)")
+    hidden: int | None = Field(
+        None, ge=1, description="width of its networks; 512 for mlp, 32 or 16 channels"
+    )
+    flow_hidden: int = Field(256, ge=1, description="subspace: width of the stack on u")
+    nets: Literal["auto", "mlp", "conv", "unet"] = Field(
+        "auto", description="networks inside the stack: mlp or conv (subspace), conv or unet (glow)"
+    )
+    induced: float = Field(1.0, ge=0, description="weight of the error in coordinates")
+    data: float = Field(0.0, ge=0, description="weight of the error as a distance of images")
+    reconstruction: float = Field(
+        1.0, ge=0, description="weight of decoding under noise in coordinates"
+    )
+    alignment: float = Field(0.0, ge=0, description="weight of the one-step error at t = 0")
+    likelihood: float = Field(0.05, ge=0, description="weight of −log p of the coordinates")
+    latent_noise: float = Field(0.2, gt=0, description="noise in coordinates; learned in subspace")
+    distance: Literal["mse", "alex", "squeeze"] = Field(
+        "mse", description="of images: squared error, or LPIPS on these features"
+    )
+    lpips: str | None = Field(None, description="folder of the LPIPS weights")
+    mirror: bool = Field(False, description="learn mirror images as well")
+    refine: int = Field(
+        3000, ge=0, description="subspace: further steps of the likelihood on u, with g fixed"
+    )
+    dequantize: float = Field(0.02, ge=0, description="noise added to images for the likelihood")
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        C, H, W = self.shape
+        if self.rank > C * H * W:
+            raise ValueError(f"rank is {self.rank}, but the images have {C * H * W} numbers")
+        if self.spaces == "two" and self.g != "glow":
+            raise ValueError('spaces = "two" needs g = "glow", whose networks take the flag')
+        if self.nets not in {"subspace": ("auto", "mlp", "conv"), "mlp": ("auto", "mlp"),
+                             "glow": ("auto", "conv", "unet")}[self.g]:  # fmt: skip
+            raise ValueError(f"nets = {self.nets!r} does not go with g = {self.g!r}")
+        if self.g == "subspace" and self.core == "velocity":
+            raise ValueError('core = "velocity" would leave the noise outside the subspace as it '
+                             'is: take "gaussian" or "prediction"')  # fmt: skip
+        return self
+
+
+class Flow(nn.Module):
+    r"""ż = A_t z from the coordinates of the noise to those of the data.
+
+    Paper: section 4.1. Its version has one space, ``source is target``.
+
+    Arguments:
+        source: Space of the noise.
+        family: A_t, as a velocity.
+        target: Space of the data.
+
+    Example:
+        >>> X = Space(mlp(6, blocks=1))
+        >>> flow = Flow(X, TimeLowRank(6, rank=2), X)
+        >>> x0 = flow.noise(3)
+        >>> torch.allclose(flow.collapse("rk4", 20)(x0), flow.integrate(x0, "rk4", 20), atol=1e-5)
+        True
+    """
+
+    config: Config | None
+    log_noise: Tensor  # only where g is a subspace
+    initialize_samples = 2048
+
+    def __init__(self, source: Space, family: Family, target: Space) -> None:
+        super().__init__()
+        if source.dim != target.dim:
+            raise ValueError(
+                f"Flow: expected two spaces of one dimension, got {source.dim} and {target.dim}. "
+                "A velocity keeps its space."
+            )
+        self.source, self.family, self.target = source, family, target
+        self.config = None
+
+    def forward(self) -> Linearizer:
+        """One step from noise to data: 100 steps of RK4 collapsed."""
+        return self.collapse("rk4", 100)
+
+    @torch.no_grad()
+    def noise(self, n: int, seed: int = 0) -> Tensor:
+        """Standard normal points (n, \\*shape), the same for a seed on every device."""
+        generator = torch.Generator().manual_seed(seed)
+        return torch.randn(n, *self.source.shape, generator=generator).to(self._like())
+
+    @torch.no_grad()
+    def collapse(
+        self,
+        solver: str = "rk4",
+        steps: int = 1000,
+        t0: float = 0.0,
+        t1: float = 1.0,
+        rtol: float = 0.0,
+    ) -> Linearizer:
+        """All steps as one Linearizer from the noise's space to the data's."""
+        return Linearizer(
+            self.source, collapse(self.family, solver, steps, t0, t1, rtol), self.target
+        )
+
+    @torch.no_grad()
+    def integrate(
+        self, x0: Tensor, solver: str = "rk4", steps: int = 1000, through_data: bool = False
+    ) -> Tensor:
+        r"""The loop that ``collapse`` equals.
+
+        With ``through_data`` every state on the way is a point of data, x ← x ⊕ Δt ⊙ f(x, t): what
+        the loop costs a model that knows nothing of coordinates.
+        """
+        z = self.source.coordinates(x0)
+        if not through_data:
+            return self.target.points(integrate(self.family, z, solver, steps))
+        x = self.target.points(z)
+        for n in range(steps):
+            z = self.target.coordinates(x)
+            z = integrate(self.family, z, solver, 1, n / steps, (n + 1) / steps)
+            x = self.target.points(z)
+        return x
+
+    def initialize(self, batch: Any) -> None:
+        """ActNorm and principal axes, from images."""
+        g, x = self.target.g, batch.x
+        draw = Draw(0)
+        if self._kept() is None:  # constant pixels would have no scale
+            x = x + 0.02 * draw.normal(x)
+        if self.config is None or self.config.spaces != "noise":
+            x = torch.cat([x, draw.normal(x)])  # the weights serve both
+        g.initialize(x)
+
+    @torch.no_grad()
+    def close_form(self, batches: Iterable[Tensor]) -> None:
+        r"""Set a Gaussian core from the second moments of the data's coordinates."""
+        core = self._gaussian()
+        if core is None:
+            raise ValueError("close_form: the core of this flow is learned, not Gaussian.")
+        r, rank = self._kept(), core.basis.shape[1]
+        found = GaussianVelocity.from_coordinates(
+            (self.target.coordinates(x)[:, :r] for x in batches), rank
+        )
+        core.basis.zero_()
+        core.basis[:r] = found.basis
+        core.values.copy_(found.values)
+        core.rest.copy_(found.rest if r is None else torch.zeros(()))
+
+    def _gaussian(self) -> GaussianVelocity | None:
+        return self.family if isinstance(self.family, GaussianVelocity) else None
+
+    def _kept(self) -> int | None:
+        """How many leading coordinates carry the data, where g sets them apart."""
+        subspace = self.config is not None and self.config.g == "subspace"
+        return self.config.rank if self.config is not None and subspace else None
+
+    def _like(self) -> Tensor:
+        return next(iter([*self.parameters(), *self.buffers()]), torch.zeros(()))
+
+
+def build(config: Config) -> Flow:
+    """The flow that the settings describe."""
+    shape, dim = config.shape, config.shape[0] * config.shape[1] * config.shape[2]
+    target = Space(_stack(config))
+    if config.spaces == "noise":
+        source = Space(Flatten(shape))
+    elif config.spaces == "one":
+        source = target
+    else:
+        source = Space(_with_flag(target.g, 0.0))
+    small = config.g == "subspace"
+    if config.core == "gaussian":
+        basis = torch.eye(dim, config.rank)
+        rest = 0.0 if small and config.rank < dim else 1.0
+        family: Family = GaussianVelocity(basis, torch.ones(config.rank), rest)
+    else:
+        width = config.rank if small else dim
+        family = TimeLowRank(width, config.rank)
+        if config.core == "prediction":
+            family = Prediction(Leading(family, dim) if small else family)
+    flow = Flow(source, family, target)
+    flow.config = config
+    if small:
+        flow.log_noise = nn.Parameter(torch.full((config.rank,), -1.5))
+    return flow
+
+
+def _stack(config: Config) -> Bijection:
+    shape = config.shape
+    if config.g == "subspace":
+        return subspace(
+            shape, config.rank, config.hidden, config.nets, config.blocks, config.flow_hidden
+        )
+    if config.g == "mlp":
+        return Chain(Flatten(shape), *mlp(shape[0] * shape[1] * shape[2], config.blocks,
+                                          config.hidden or 512))  # fmt: skip
+    Net = UNet if config.nets == "unet" else ResidualConv
+    extra = config.spaces == "two"
+
+    def conditioner(inputs: int, outputs: int) -> nn.Module:
+        net = Net(inputs + extra, outputs, config.hidden or 16)
+        return _Flagged(net) if extra else net
+
+    return glow(shape, config.blocks, conditioner=conditioner)
+
+
+class _Flagged(nn.Module):
+    """A network that sees one more channel, which holds a constant."""
+
+    flag: float = 1.0
+
+    def __init__(self, net: nn.Module) -> None:
+        super().__init__()
+        self.net = net
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(torch.cat([x, torch.full_like(x[:, :1], self.flag)], 1))
+
+
+def _with_flag(g: Bijection, flag: float) -> Bijection:
+    """The same bijection with another flag: a copy of the modules that holds the same tensors."""
+    shared = {id(t): t for t in (*g.parameters(), *g.buffers())}
+    other = copy.deepcopy(g, shared)
+    for module in other.modules():
+        if isinstance(module, _Flagged):
+            module.flag = flag
+    return other
+
+
+# -- losses -------------------------------------------------------------------------------------
+
+
+def loss(model: Flow, batch: Any, draw: Draw) -> dict[str, Tensor]:
+    r"""The terms whose weights the settings give; z₀ and z₁ are the coordinates of noise and data.
+
+    With z_t = (1−t)z₀ + t z₁ a velocity is compared with v = z₁ − z₀, a prediction with z₁:
+
+    - induced: ‖A_t z_t − v‖²/dim, or ‖D_t z_t − z₁‖²/dim
+    - data: d(g⁻¹(A_t z_t), g⁻¹(v)), or d(g⁻¹(D_t z_t), x₁), with d the distance of images
+    - reconstruction: d(x₁, g⁻¹(z₁ + σε)); without noise it would be 0, as g is exact
+    - alignment: ‖z₀ + A₀z₀ − z₁‖²/dim, or ‖D₀z₀ − z₁‖²/dim
+    - likelihood: (½‖z₁‖² − log|det ∂g|)/dim, which also keeps g from shrinking to nothing
+
+    A subspace has its own reconstruction and likelihood (see :func:`subspace_terms`), and its
+    coordinates take no gradient from the core.
+    """
+    c = model.config
+    assert c is not None
+    x1 = batch.x
+    x0 = draw.normal(x1)
+    t = draw.uniform(x1.flatten(1)[:, 0])
+    if c.mirror:
+        left = draw.uniform(t) < 0.5
+        x1 = torch.where(left[:, None, None, None], x1.flip(-1), x1)
+    small = c.g == "subspace"
+    terms: dict[str, Tensor] = {}
+    if small:
+        terms, z1 = subspace_terms(model, x1, draw)
+    elif c.likelihood:
+        x1 = x1 + c.dequantize * draw.normal(x1)
+        z1, log_det = model.target.g.with_log_det(x1)
+        unlikely = (0.5 * z1.square().sum(1) - log_det).mean() / z1.shape[1]
+        terms["-log p"] = c.likelihood * unlikely
+    else:
+        z1 = model.target.coordinates(x1)
+    if not small and c.reconstruction:
+        noisy = model.target.points(z1 + c.latent_noise * draw.normal(z1))
+        terms["reconstruction"] = c.reconstruction * _distance(c, noisy, x1)
+    if c.core == "gaussian":
+        return terms
+    z0 = model.source.coordinates(x0)
+    A, wanted = _core(model), z1 if c.core == "prediction" else z1 - z0
+    zt = (1 - t[:, None]) * z0 + t[:, None] * z1
+    found = A(t)(zt)
+    if c.induced:
+        terms["induced"] = c.induced * _mean(found - wanted, model)
+    if c.data:
+        x = model.target.points(found)
+        y = x1 if c.core == "prediction" else model.target.points(wanted)
+        terms["data"] = c.data * _distance(c, x, y)
+    if c.alignment:
+        first = A(torch.zeros_like(t))(z0)
+        gap = first - z1 if c.core == "prediction" else z0 + first - z1
+        terms["alignment"] = c.alignment * _mean(gap, model)
+    return terms
+
+
+def subspace_terms(model: Flow, x: Tensor, draw: Draw) -> tuple[dict[str, Tensor], Tensor]:
+    r"""Reconstruction and likelihood of a subspace (see ``bijections.subspace``), and z₁.
+
+    With u and w before the last stack F, and learned noise σ: ‖x − x̂(u + σε)‖², where x̂ decodes
+    from u alone (w = 0), and −log p(u + σε) − Σ log σ, where F carries p to a normal density. Their
+    weighted sum is the bound of a variational autoencoder whose prior is F.
+    """
+    c = model.config
+    assert c is not None
+    axes, encode, decode, last = (cast(Any, layer) for layer in cast(Chain, model.target.g))
+    r = c.rank
+    with torch.no_grad():
+        start = axes(x)
+    h = encode(start)
+    u, w = h[:, :r], h[:, r:]
+    noisy = u + model.log_noise.exp() * draw.normal(u)
+    back = encode.inverse(decode.inverse(torch.cat([noisy, torch.zeros_like(w)], 1)))
+    gap = back - start
+    error = (gap[:, :r] * axes.scale).square().sum(1) + gap[:, r:].square().sum(1)
+    z, log_det = last.g.with_log_det(noisy)
+    bits = 0.5 * z.square().sum(1) - log_det - model.log_noise.sum()
+    terms = {
+        "reconstruction": c.reconstruction * error.mean(),
+        "-log p": c.likelihood * bits.mean(),
+    }
+    return terms, torch.cat([z.detach(), torch.zeros_like(w)], 1)
+
+
+def _core(model: Flow) -> Family:
+    return model.family.family if isinstance(model.family, Prediction) else model.family
+
+
+def _mean(gap: Tensor, model: Flow) -> Tensor:
+    """Mean square over the coordinates that carry the data."""
+    return gap[:, : model._kept()].square().mean()
+
+
+def _distance(config: Config, x: Tensor, y: Tensor) -> Tensor:
+    if config.distance == "mse":
+        return (x - y).square().mean()
+    return _lpips(config.distance, config.lpips).to(x)(x, y).mean()
+
+
+@cache
+def _lpips(backbone: str, folder: str | None) -> LPIPS:
+    root = os.environ.get("LINEARIZER_DATA") or "~/.cache/linearizer/data"
+    return load_lpips(backbone, folder or Path(root) / "lpips")
+
+
+@torch.no_grad()
+def measure(model: Flow, batch: Any, draw: Draw) -> dict[str, Tensor]:
+    r"""For each image: PSNR of decoding, and the second and fourth moment of its coordinates.
+
+    A subspace decodes from its leading coordinates alone, other stacks under the latent noise.
+    Coordinates that are standard normal have the moments 1 and 3.
+    """
+    z, c = model.target.coordinates(batch.x), model.config
+    assert c is not None
+    if (r := model._kept()) is not None:
+        back = model.target.points(torch.cat([z[:, :r], torch.zeros_like(z[:, r:])], 1))
+    else:
+        back = model.target.points(z + c.latent_noise * draw.normal(z))
+    error = (back - batch.x).flatten(1).square().mean(1)
+    return {
+        "psnr": -10 * error.clamp_min(1e-12).log10(),
+        "second moment": z[:, :r].square().mean(1),
+        "fourth moment": z[:, :r].pow(4).mean(1),
+    }
+
+
+def facts(data: Any) -> dict[str, Any]:
+    """The shape, which the data decide."""
+    shape = getattr(data.train, "shape", None)
+    if shape is None or len(shape) != 3:
+        raise ValueError(f"flow: {data.name} holds no images. Name a data set of images.")
+    return {"shape": shape}
+
+
+class _Codes(NamedTuple):
+    """Where images lie before the last stack of a subspace, (n, rank)."""
+
+    u: Tensor
+
+    def __len__(self) -> int:
+        return len(self.u)
+
+    def batch(self, index: Tensor) -> tuple[Tensor]:
+        return (self.u[index],)
+
+
+@torch.no_grad()
+def refine(model: Flow, data: Any) -> Refinement | None:
+    r"""Likelihood of u + σε under the last stack alone, on codes that no longer move.
+
+    It is cheap, since it needs no images, and samples are as good as this density.
+    """
+    c = model.config
+    assert c is not None
+    if c.g != "subspace" or not c.refine:
+        return None
+    axes, encode, _, last = (cast(Any, layer) for layer in cast(Chain, model.target.g))
+    x = (data.train.batch(i).x for i in torch.arange(len(data.train)).split(512))
+    pairs = ([p, p.flip(-1)] if c.mirror else [p] for p in x)
+    u = torch.cat([encode(axes(p.to(model._like())))[:, : c.rank] for pair in pairs for p in pair])
+    noise = model.log_noise.detach().exp()
+
+    def unlikely(part: Any, batch: tuple[Tensor], draw: Draw) -> dict[str, Tensor]:
+        (u,) = batch
+        z, log_det = part.with_log_det(u + noise * draw.normal(u))
+        return {"-log p": (0.5 * z.square().sum(1) - log_det).mean()}
+
+    return Refinement(
+        last.g, unlikely, _Codes(u.cpu()), {"steps": c.refine, "batch": 512, "rate": 2e-3}
+    )
+
+
+@torch.no_grad()
+def finish(model: Flow, data: Any) -> None:
+    """Set a closed-form core from the training images."""
+    if model._gaussian() is not None:
+        n = min(len(data.train), 20_000)
+        model.close_form(data.train.batch(i).x for i in torch.arange(n).split(500))
+
+
+@torch.no_grad()
+def preview(model: Flow, data: Any, path: Path) -> None:
+    """Samples, and test images beside what their encodings decode to."""
+    f = model()
+    n = min(10, len(data.val))
+    x = data.val.batch(torch.arange(n)).x.to(model._like())
+    rows = [f(model.noise(n, seed)) for seed in range(3)]
+    image_grid(
+        path,
+        [*rows, x, f(f.pinv()(x))],
+        ["f(noise)", "", "", "held out x", "f(f†(x))"],
+        [""] * n,
+        "One-step samples and reconstructions",
+    )
+
+
+_PAPER = {
+    "g": "glow", "nets": "unet", "spaces": "one", "core": "velocity", "rank": 16, "blocks": 6,
+    "hidden": 16, "induced": 1.0, "data": 1.0, "reconstruction": 1.0, "alignment": 1.0,
+    "likelihood": 0.0,
+}  # fmt: skip
+
+APP = App(
+    name="flow",
+    Config=Config,
+    model=build,
+    loss=loss,
+    measure=measure,
+    metric="psnr",
+    maximize=True,
+    linearizer=Flow.forward,
+    facts=facts,
+    decided=("shape",),
+    preview=preview,
+    refine=refine,
+    finish=finish,
+    data="digits",
+    training={"steps": 3000, "batch": 128, "rate": 1e-3, "ema": 0.999},
+    presets={
+        "paper": {"model": _PAPER, "training": {"steps": 4000}},
+        "authors": {
+            "model": {**_PAPER, "spaces": "two", "core": "prediction", "nets": "conv",
+                      "alignment": 0.0},
+            "training": {"steps": 4000},
+        },
+        "best": {},
+        "digits": {
+            "model": {"rank": 24, "hidden": 256, "flow_hidden": 128},
+            "training": {"rate": 2e-3, "batch": 256},
+        },
+    },
+)  # fmt: skip

@@ -1,0 +1,161 @@
+r"""Layers that set the leading directions of data apart from the rest, without losing the rest."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .base import Bijection
+
+__all__ = ["OnFirst", "PrincipalAxes"]
+
+
+class PrincipalAxes(Bijection):
+    r"""z = S H (x − μ): an orthogonal H that turns the r leading principal axes into the first
+    coordinates, which S scales to unit variance; the others stay as long as they were.
+
+    H = I − W T Wᵀ is a product of r reflections, so nothing dim × dim is ever made. Set from data
+    once (``initialize``); the identity until then.
+
+    Arguments:
+        shape: Shape of x; z is a vector.
+        rank: r, how many leading axes.
+
+    Example:
+        >>> x = torch.randn(500, 6) @ torch.diag(torch.tensor([9.0, 5.0, 1.0, 1.0, 1.0, 1.0]))
+        >>> g = PrincipalAxes((6,), rank=2).initialize(x)
+        >>> torch.allclose(g(x)[:, :2].std(0), torch.ones(2), atol=0.01)
+        True
+        >>> torch.allclose(g.inverse(g(x)), x, atol=1e-4)
+        True
+    """
+
+    mean: Tensor
+    reflectors: Tensor
+    triangle: Tensor
+    scale: Tensor
+    initialized: Tensor
+
+    def __init__(self, shape: tuple[int, ...], rank: int) -> None:
+        super().__init__(shape)
+        self.out_shape = (self.dim,)
+        if not 1 <= rank <= self.dim:
+            raise ValueError(f"PrincipalAxes: expected 1 ≤ rank ≤ {self.dim}, got {rank}.")
+        self.rank = rank
+        self.register_buffer("mean", torch.zeros(self.dim))
+        self.register_buffer("reflectors", torch.zeros(self.dim, rank))
+        self.register_buffer("triangle", torch.zeros(rank, rank))
+        self.register_buffer("scale", torch.ones(rank))
+        self.register_buffer("initialized", torch.tensor(False))
+
+    def turn(self, y: Tensor) -> Tensor:
+        """H y, (n, dim) → (n, dim)."""
+        with torch.autocast(y.device.type, enabled=False):
+            return y - (y @ self.reflectors) @ self.triangle @ self.reflectors.mT
+
+    def turn_back(self, u: Tensor, w: Tensor) -> Tensor:
+        """Hᵀ (u, w), (n, rank) and (n, dim − rank) → (n, dim)."""
+        y = torch.cat([u, w], 1)
+        with torch.autocast(y.device.type, enabled=False):
+            return y - (y @ self.reflectors) @ self.triangle.mT @ self.reflectors.mT
+
+    def forward(self, x: Tensor) -> Tensor:
+        y = self.turn(x.flatten(1) - self.mean)
+        return torch.cat([y[:, : self.rank] / self.scale, y[:, self.rank :]], 1)
+
+    def inverse(self, z: Tensor) -> Tensor:
+        y = self.turn_back(z[:, : self.rank] * self.scale, z[:, self.rank :])
+        return (y + self.mean).reshape(z.shape[0], *self.shape)
+
+    def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        return self.forward(x), -self.scale.abs().log().sum().expand(x.shape[0])
+
+    def _set_triangle(self) -> None:
+        """T from W, so that H is orthogonal to rounding for the W that is stored."""
+        W = self.reflectors.double()
+        G = W.mT @ W
+        T = torch.linalg.inv(torch.triu(G, 1) + torch.diag(G.diagonal() / 2))
+        self.triangle.copy_(T)
+
+    def _apply(self, fn: Any, recurse: bool = True) -> PrincipalAxes:
+        super()._apply(fn, recurse)
+        if not self.reflectors.is_meta and bool(self.initialized):
+            self._set_triangle()  # in the precision that the layer has now
+        return self
+
+    def extra_repr(self) -> str:
+        return f"{self.shape}, rank={self.rank}, initialized={bool(self.initialized)}"
+
+    def _initialize(self, x: Tensor) -> Tensor:
+        if not self.initialized:
+            y = x.flatten(1).double()
+            mean = y.mean(0)
+            n, r = len(y), self.rank
+            if n <= r:
+                raise ValueError(
+                    f"PrincipalAxes.initialize: expected more than rank = {r} samples, got {n}."
+                )
+            y = y - mean
+            # The smaller Gram matrix of the two has the same leading directions.
+            if n < self.dim:
+                values, U = torch.linalg.eigh(y @ y.mT)
+                Q = y.mT @ U[:, -r:].flip(1)
+            else:
+                values, Q = torch.linalg.eigh(y.mT @ y)
+                Q = Q[:, -r:].flip(1)
+            variance = values[-r:].flip(0) / n
+            if variance[-1] <= 1e-12 * variance[0]:
+                raise ValueError(
+                    f"PrincipalAxes.initialize: the data vary in fewer than rank = {r} directions. "
+                    "Lower the rank, or add a little noise."
+                )
+            W = torch.geqrf(torch.linalg.qr(Q)[0])[0].tril(-1)
+            W.diagonal().fill_(1.0)
+            self.mean.copy_(mean)
+            self.reflectors.copy_(W)
+            self._set_triangle()
+            self.scale.copy_(variance.sqrt())
+            self.initialized.fill_(True)
+        return self.forward(x)
+
+
+class OnFirst(Bijection):
+    r"""(u, w) ↦ (g(u), w): a bijection of the first coordinates of a vector; the rest stays.
+
+    Arguments:
+        g: A bijection of vectors.
+        dim: Length of the whole vector, at least that of g.
+
+    Example:
+        >>> g = OnFirst(ActNorm((2,)), 5)
+        >>> g(torch.ones(3, 5)).shape
+        torch.Size([3, 5])
+    """
+
+    def __init__(self, g: Bijection, dim: int) -> None:
+        super().__init__((dim,))
+        if len(g.shape) != 1 or g.out_shape != g.shape or g.dim > dim:
+            raise ValueError(
+                f"OnFirst: expected a bijection of vectors of at most {dim} numbers, got one from "
+                f"{g.shape} to {g.out_shape}."
+            )
+        self.g = g
+
+    def forward(self, x: Tensor) -> Tensor:
+        n = self.g.dim
+        return torch.cat([self.g.forward(x[:, :n]), x[:, n:]], 1)
+
+    def inverse(self, z: Tensor) -> Tensor:
+        n = self.g.dim
+        return torch.cat([self.g.inverse(z[:, :n]), z[:, n:]], 1)
+
+    def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        n = self.g.dim
+        z, log_det = self.g.with_log_det(x[:, :n])
+        return torch.cat([z, x[:, n:]], 1), log_det
+
+    def _initialize(self, x: Tensor) -> Tensor:
+        n = self.g.dim
+        return torch.cat([self.g._initialize(x[:, :n]), x[:, n:]], 1)

@@ -1,0 +1,307 @@
+r"""Families: a condition (here time) ↦ a linear core."""
+
+from __future__ import annotations
+
+import abc
+from collections.abc import Iterable
+
+import torch
+from torch import Tensor, nn
+
+from .nets import MLP
+from .operators import Identity, LowRank, Operator, ScaledIdentityPlusLowRank
+
+__all__ = ["Family", "GaussianVelocity", "Leading", "Prediction", "TimeLowRank"]
+
+
+class Family(nn.Module, abc.ABC):
+    r"""A condition c ↦ Operator.
+
+    A subclass writes ``forward``. For one condition (a float or a 0-d tensor) it returns a single
+    operator; for (batch,) conditions an operator with that batch axis. A family of time is read as
+    a velocity, ż = A_t z, by :mod:`linearizer.solvers`.
+    """
+
+    @abc.abstractmethod
+    def forward(self, c: float | Tensor) -> Operator:
+        """The operator for a condition, or one for each of (batch,) conditions."""
+
+    def step(self, t0: float, t1: float) -> Operator | None:
+        r"""The operator of a whole step t0 → t1, where the family knows it; mostly None.
+
+        A velocity that is singular at some time names its step into that time here. A solver asks
+        before each step; where it gets an operator it applies that one and evaluates no velocity
+        in that step.
+        """
+        return None
+
+
+class TimeLowRank(Family):
+    r"""A_t = U(t) V(t)ᵀ, each factor an MLP of a small embedding of t.
+
+    The embedding is t, sin(πkt) and cos(πkt) for k = 1 … ``frequencies``. Fresh factors have
+    independent normal entries and ‖A_t‖ ≈ ``scale``; neither is zero, so that gradients reach both.
+
+    Paper: section 4.1 (implementation) and appendix G.3 (two MLPs, rank 16).
+
+    Arguments:
+        dim: Size of the coordinates.
+        rank: Columns of U(t) and V(t).
+        hidden, depth: Width and number of the hidden layers.
+        frequencies: Number of sines and of cosines.
+        scale: Norm of a fresh A_t, about.
+
+    Example:
+        >>> family = TimeLowRank(8, rank=2)
+        >>> family(0.5).shape, family(torch.rand(5)).batch
+        ((8, 8), 5)
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        rank: int = 16,
+        hidden: int = 64,
+        depth: int = 2,
+        frequencies: int = 4,
+        scale: float = 0.1,
+    ) -> None:
+        super().__init__()
+        if not 1 <= rank <= dim:
+            raise ValueError(f"TimeLowRank: expected 1 ≤ rank ≤ dim = {dim}, got {rank}.")
+        if min(hidden, depth) < 1 or frequencies < 0 or scale <= 0:
+            raise ValueError(
+                "TimeLowRank: expected hidden ≥ 1, depth ≥ 1, frequencies ≥ 0 and scale > 0, "
+                f"got {hidden}, {depth}, {frequencies} and {scale}."
+            )
+        self.dim, self.rank, self.frequencies = dim, rank, frequencies
+        self.left = MLP(1 + 2 * frequencies, rank * dim, hidden, depth)
+        self.right = MLP(1 + 2 * frequencies, rank * dim, hidden, depth)
+        size = (scale / (dim + rank)) ** 0.5  # ‖U‖ ≈ ‖V‖ ≈ size·√dim
+        for net in (self.left, self.right):
+            last = net.layers[-1]
+            assert isinstance(last, nn.Linear)
+            nn.init.normal_(last.weight, std=size / hidden**0.5)
+            nn.init.normal_(last.bias, std=size)
+
+    def forward(self, c: float | Tensor) -> LowRank:
+        t = _time(c, "TimeLowRank")
+        k = torch.pi * torch.arange(1, self.frequencies + 1, dtype=t.dtype, device=t.device)
+        angles = t[..., None] * k
+        weight = next(self.parameters())
+        inputs = torch.cat([t[..., None], angles.sin(), angles.cos()], -1).to(weight)
+        # Each column of a factor lies contiguously in memory: (..., rank, dim).
+        U, V = (
+            net(inputs).to(weight.dtype).unflatten(-1, (self.rank, self.dim)).mT
+            for net in (self.left, self.right)
+        )
+        return LowRank(U, V)
+
+
+class Leading(Family):
+    r"""A_t on the first coordinates, 0 on all others: U(t) and V(t) of a family, padded by zeros.
+
+    Arguments:
+        family: LowRank operators of the first coordinates.
+        dim: Size of all coordinates.
+
+    Example:
+        >>> Leading(TimeLowRank(3, rank=2), 8)(0.5)(torch.ones(1, 8))[0, 3:]
+        tensor([0., 0., 0., 0., 0.], grad_fn=<SliceBackward0>)
+    """
+
+    def __init__(self, family: Family, dim: int) -> None:
+        super().__init__()
+        self.family, self.dim = family, dim
+
+    def forward(self, c: float | Tensor) -> LowRank:
+        A = self.family(c)
+        if not isinstance(A, LowRank) or max(A.shape) > self.dim:
+            raise ValueError(
+                f"Leading: expected LowRank operators of at most {self.dim} coordinates, got {A}."
+            )
+        U, V = (nn.functional.pad(X, (0, 0, 0, self.dim - X.shape[-2])) for X in (A.U, A.V))
+        return LowRank(U, V)
+
+
+class Prediction(Family):
+    r"""The velocity A_t = (D_t − I)/(1 − t) of a predictor D_t ≈ E[z₁ | z_t].
+
+    It is singular at t = 1. The last step, from t to 1, is z ← D_t z: the Euler step of length
+    1 − t, in which the singular factor cancels. So t = 1 is reached exactly and never evaluated.
+
+    Arguments:
+        family: The predictors D_t; any family of square operators.
+
+    Example:
+        >>> family = Prediction(TimeLowRank(8, rank=2))
+        >>> family(0.5)                  # 2 (D − I)
+        ScaledIdentityPlusLowRank(shape=(8, 8))
+        >>> family.step(0.9, 1.0).rank()
+        2
+    """
+
+    def __init__(self, family: Family) -> None:
+        super().__init__()
+        self.family = family
+
+    def forward(self, c: float | Tensor) -> Operator:
+        t = _time(c, "Prediction")
+        if bool((t >= 1).any()):
+            raise _undefined("Prediction")
+        D = self.family(c)
+        return (D - Identity(D.shape[0], D.dtype, D.device)) * (1.0 / (1.0 - t))
+
+    def step(self, t0: float, t1: float) -> Operator | None:
+        if max(t0, t1) < 1.0:
+            return None
+        if t1 != 1.0 or t0 > 1.0:
+            raise _undefined("Prediction")
+        D = self.family(t0)
+        return Identity(D.shape[0], D.dtype, D.device) if t0 == 1.0 else D
+
+
+class GaussianVelocity(Family):
+    r"""The best linear velocity from noise of second moment I to data of second moment M.
+
+    A_t = (tM − (1−t)I)((1−t)²I + t²M)⁻¹ minimises E‖z₁ − z₀ − A z_t‖² for independent z₀ and z₁ and
+    z_t = (1−t)z₀ + t z₁. With M = Q diag(λ) Qᵀ + ε(I − QQᵀ) it is α(t)I + Q diag(a(t) − α(t)) Qᵀ,
+    and its flow is known: from 0 to t it is ((1−t)²I + t²M)^½, so that from 0 to 1 it is M^½.
+    A linear map has no bias, so the second moments are not centred.
+
+    Where M is singular the velocity is singular at t = 1, and the step into 1 is the exact flow.
+
+    Arguments:
+        basis: Q, orthonormal columns (dim, rank).
+        values: λ, the second moments along them (rank,), not negative.
+        rest: ε, the second moment in all other directions, not negative.
+
+    Example:
+        >>> family = GaussianVelocity(torch.eye(3)[:, :1], torch.tensor([4.0]), 0.25)
+        >>> family.flow(0.0, 1.0).dense().diagonal()
+        tensor([2.0000, 0.5000, 0.5000])
+    """
+
+    basis: Tensor
+    values: Tensor
+    rest: Tensor
+
+    def __init__(self, basis: Tensor, values: Tensor, rest: float | Tensor = 0.0) -> None:
+        super().__init__()
+        if basis.ndim != 2 or values.shape != basis.shape[1:]:
+            raise ValueError(
+                "GaussianVelocity: expected a basis (dim, rank) and values (rank,), got "
+                f"{tuple(basis.shape)} and {tuple(values.shape)}."
+            )
+        n, k = basis.shape
+        rest = torch.as_tensor(rest, dtype=basis.dtype, device=basis.device)
+        if not bool((values >= 0).all() and rest >= 0):
+            raise ValueError("GaussianVelocity: expected second moments ≥ 0, got a negative one.")
+        off = basis.mT @ basis - torch.eye(k, dtype=basis.dtype, device=basis.device)
+        if k and float(off.abs().max()) > 1e3 * torch.finfo(basis.dtype).eps:
+            raise ValueError(
+                "GaussianVelocity: expected orthonormal columns of the basis. "
+                "Take Q of torch.linalg.qr, or build it with from_coordinates."
+            )
+        if k == n:
+            rest = values.min()  # nothing is outside; keep its rate finite
+        self.register_buffer("basis", basis)
+        self.register_buffer("values", values)
+        self.register_buffer("rest", rest)
+
+    @property
+    def singular(self) -> bool:
+        """Whether M is."""
+        return bool((self.values == 0).any() or self.rest == 0)
+
+    @classmethod
+    def from_coordinates(
+        cls, z: Tensor | Iterable[Tensor], rank: int, rest: float | None = None
+    ) -> GaussianVelocity:
+        r"""From samples z (n, dim), or from batches of them in one pass.
+
+        A sketch of max(2·rank, rank + 64) rows is updated by an SVD with each batch: exact while
+        that many rows hold the data's span, otherwise up to what the truncation drops. The trace
+        of M is exact always; ``rest`` defaults to what the kept values leave of it, shared equally.
+        """
+        width, n, trace, sketch = max(2 * rank, rank + 64), 0, 0.0, None
+        for batch in z.split(1024) if isinstance(z, Tensor) else z:
+            if batch.ndim != 2 or not batch.is_floating_point():
+                raise ValueError(
+                    "GaussianVelocity.from_coordinates: expected samples (n, dim) of a floating "
+                    f"type, got {tuple(batch.shape)} of {batch.dtype}."
+                )
+            batch = batch.detach()
+            n, trace = n + len(batch), trace + float(batch.double().square().sum())
+            rows = batch if sketch is None else torch.cat([sketch, batch])
+            _, S, Vh = torch.linalg.svd(rows, full_matrices=False)
+            sketch = S[:width, None] * Vh[:width]
+        if sketch is None or not n:
+            raise ValueError("GaussianVelocity.from_coordinates: expected samples, got none.")
+        dim = sketch.shape[1]
+        if not 1 <= rank <= dim:
+            raise ValueError(
+                f"GaussianVelocity.from_coordinates: expected 1 ≤ rank ≤ dim = {dim}, got {rank}."
+            )
+        _, S, Vh = torch.linalg.svd(sketch, full_matrices=False)
+        values = S[:rank].square() / n  # fewer than rank where there are fewer samples
+        if rest is None:
+            left = max(trace / n - float(values.sum()), 0.0)
+            rest = left / (dim - len(values)) if dim > len(values) else 0.0
+        return cls(Vh[:rank].mT.contiguous(), values, rest)
+
+    @property
+    def moment(self) -> ScaledIdentityPlusLowRank:
+        """M."""
+        return self._operator(self.values, self.rest)
+
+    def forward(self, c: float | Tensor) -> ScaledIdentityPlusLowRank:
+        t = _time(c, "GaussianVelocity")
+        if self.singular and bool((t == 1).any()):
+            raise _undefined("GaussianVelocity")
+        t = t.to(self.basis.device)
+        return self._operator(_rate(t[..., None], self.values), _rate(t, self.rest))
+
+    def flow(self, t0: float, t1: float) -> ScaledIdentityPlusLowRank:
+        r"""The exact flow from t0 to t1: the root of ((1−t₁)²I + t₁²M)((1−t₀)²I + t₀²M)⁻¹."""
+        if self.singular and t0 == 1.0 != t1:
+            raise _undefined("GaussianVelocity")
+
+        def ratio(value: Tensor) -> Tensor:
+            if t0 == t1:
+                return torch.ones_like(value)
+            return (_spread(t1, value) / _spread(t0, value)).sqrt()
+
+        return self._operator(ratio(self.values), ratio(self.rest))
+
+    def step(self, t0: float, t1: float) -> Operator | None:
+        return self.flow(t0, t1) if self.singular and 1.0 in (t0, t1) else None
+
+    def _operator(self, inside: Tensor, outside: Tensor) -> ScaledIdentityPlusLowRank:
+        inside, outside = inside.to(self.basis.dtype), outside.to(self.basis.dtype)
+        U = self.basis * (inside - outside[..., None])[..., None, :]
+        return ScaledIdentityPlusLowRank(outside, U, self.basis)
+
+
+def _spread(t: Tensor | float, value: Tensor) -> Tensor:
+    """The second moment of (1−t)z₀ + t z₁ along one direction."""
+    return (1 - t) ** 2 + t**2 * value
+
+
+def _rate(t: Tensor, value: Tensor) -> Tensor:
+    return (t * value - (1 - t)) / _spread(t, value)
+
+
+def _time(c: float | Tensor, where: str) -> Tensor:
+    """A float, a 0-d or a (batch,) tensor as a floating tensor; floats in double precision."""
+    t = c if isinstance(c, Tensor) else torch.tensor(c, dtype=torch.float64)
+    if t.ndim > 1:
+        raise ValueError(f"{where}: expected t a number or (batch,), got shape {tuple(t.shape)}.")
+    return t if t.is_floating_point() else t.double()
+
+
+def _undefined(where: str) -> ValueError:
+    return ValueError(
+        f"{where}: the velocity is singular at t = 1, which can be reached but not left or passed. "
+        "Stay at t < 1, or go back from 1 by the pinv of the collapsed forward operator."
+    )

@@ -1,0 +1,372 @@
+"""Flows: collapsed = loop for every preset and solver, encoding, losses, and their uses."""
+
+import json
+
+import pytest
+import torch
+
+import linearizer as lz
+from linearizer import data, runs, sampling
+from linearizer.apps import flow
+from linearizer.bijections import mlp
+from linearizer.draws import Draw
+from linearizer.families import TimeLowRank
+from linearizer.solvers import SOLVERS
+from linearizer.training import Training, fit
+
+SHAPE = (1, 8, 8)
+no_grad = pytest.mark.usefixtures("without_gradients")
+
+
+@pytest.fixture
+def without_gradients():
+    with torch.no_grad():
+        yield
+
+
+SMALL = {"hidden": 8, "blocks": 1}
+MODELS = {
+    "paper": {**flow.APP.presets["paper"]["model"], **SMALL},
+    "authors": {**flow.APP.presets["authors"]["model"], **SMALL},
+    "best": {"rank": 6, "flow_hidden": 16, **SMALL},
+    "best, learned core": {"rank": 6, "flow_hidden": 16, "core": "prediction", **SMALL},
+    "best, convolutions": {"rank": 6, "flow_hidden": 16, "nets": "conv", **SMALL},
+    "closed form on glow": {"g": "glow", "rank": 6, "likelihood": 1.0, **SMALL},
+    "mlp": {"g": "mlp", "core": "velocity", "rank": 6, **SMALL},
+}
+
+
+def images(n=64):
+    return data.load("digits").train.batch(torch.arange(n)).x.to(torch.get_default_dtype())
+
+
+def made(name):
+    """A model with weights that are nowhere zero, as after training."""
+    model = flow.build(flow.Config(shape=SHAPE, **MODELS[name]))
+    model.initialize(data.Batch(images(), None))
+    with torch.no_grad():
+        for p in model.target.parameters():
+            p += 0.05 * torch.randn_like(p)
+    if model._gaussian() is not None:
+        model.close_form([images()])
+    return model
+
+
+@no_grad
+@pytest.mark.parametrize("name", MODELS)
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_one_step_is_the_loop(name, solver):
+    model = made(name)
+    noise = model.noise(5, seed=1)
+    once, many = model.collapse(solver, 7)(noise), model.integrate(noise, solver, 7)
+    assert once.shape == (5, *SHAPE)
+    assert float((once - many).norm() / many.norm()) < 1e-10
+    through = model.integrate(noise, solver, 7, through_data=True)
+    assert float((through - many).norm() / many.norm()) < 1e-8
+
+
+@no_grad
+@pytest.mark.parametrize("name", MODELS)
+def test_one_step_is_the_loop_in_single_precision(name):
+    model = made(name).float()
+    noise = model.noise(5, seed=1)
+    assert noise.dtype == torch.float32
+    once, many = model.collapse("rk4", 100)(noise), model.integrate(noise, "rk4", 100)
+    assert float((once - many).square().mean()) < 1e-8
+
+
+@no_grad
+def test_parts_of_the_way_join_and_can_be_gone_back():
+    model = made("mlp")
+    noise = model.noise(3)
+    middle = model.collapse("rk4", 50, 0.0, 0.5)
+    rest = model.collapse("rk4", 50, 0.5, 1.0)
+    whole = model.collapse("rk4", 100)(noise)
+    assert torch.allclose(
+        model.target.points(rest.operator(middle.operator(model.source.coordinates(noise)))), whole
+    )
+    back = model.collapse("rk4", 100, 1.0, 0.0)
+    z = model.source.coordinates(noise)
+    assert torch.allclose(back.operator(model.collapse("rk4", 100).operator(z)), z, atol=1e-6)
+
+
+@no_grad
+@pytest.mark.parametrize("name", ["best", "best, learned core", "authors"])
+def test_the_pseudo_inverse_encodes_at_the_rank_of_the_core(name):
+    model, x = made(name), images(8)
+    f = model.collapse("rk4", 20)
+    assert f.rank() == model.config.rank
+    codes = f.pinv()(x)
+    once = f(codes)
+    # f f† is a projection: what it leaves, it leaves for good.
+    assert torch.allclose(f(f.pinv()(once)), once, atol=1e-6)
+    assert torch.allclose(f.pinv()(once), codes, atol=1e-6)
+
+
+@no_grad
+def test_full_rank_reconstructs_exactly():
+    model, x = made("mlp"), images(8)
+    f = model.collapse("rk4", 20)
+    assert torch.allclose(f(f.pinv()(x)), x, atol=1e-8)
+
+
+@no_grad
+def test_the_closed_form_core_carries_noise_to_the_second_moments_of_the_data():
+    model = made("best")
+    z = model.target.coordinates(images())[:, :6]
+    B = model.collapse("exponential", 64).operator.dense()
+    assert torch.allclose((B @ B.mT)[:6, :6], z.mT @ z / len(z), rtol=1e-3, atol=1e-3)
+    assert float(B[6:].abs().max()) < 1e-12  # nothing outside the subspace
+
+
+@no_grad
+def test_the_paper_has_one_space_and_the_authors_two_that_share_weights():
+    one, two, noise = made("paper"), made("authors"), made("best")
+    assert one.source is one.target
+    x = images(3)
+    ids = [{id(p) for p in s.parameters()} for s in (two.source, two.target)]
+    assert ids[0] == ids[1] and two.source is not two.target
+    assert not torch.allclose(two.source.coordinates(x), two.target.coordinates(x))
+    assert torch.equal(noise.source.coordinates(x), x.flatten(1))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_every_term_reaches_the_weights(name):
+    model = made(name)
+    terms = flow.loss(model, data.Batch(images(16), None), Draw(0))
+    c = model.config
+    wanted = {"reconstruction"} | ({"-log p"} if c.likelihood else set())
+    if c.core != "gaussian":
+        wanted |= {n for n in ("induced", "data", "alignment") if getattr(c, n)}
+    assert set(terms) == wanted
+    sum(terms.values()).backward()
+    lost = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
+    assert not lost
+
+
+def test_the_learned_core_of_a_subspace_leaves_g_alone():
+    model = made("best, learned core")
+    terms = flow.loss(model, data.Batch(images(16), None), Draw(0))
+    terms["induced"].backward()
+    assert all(p.grad is None or not p.grad.any() for p in model.target.parameters())
+    assert all(p.grad.any() for p in model.family.parameters())
+
+
+def test_lpips_is_a_distance_to_train_on(data_root):
+    config = flow.Config(shape=SHAPE, **{**MODELS["paper"], "distance": "squeeze",
+                                         "lpips": str(data_root / "lpips")})  # fmt: skip
+    model = flow.build(config)
+    model.initialize(data.Batch(images(16), None))
+    terms = flow.loss(model, data.Batch(images(4), None), Draw(0))
+    sum(terms.values()).backward()
+    assert all(bool(t.isfinite()) for t in terms.values())
+
+
+def test_training_lowers_the_loss():
+    torch.set_default_dtype(torch.float32)
+    digits = data.load("digits")
+    config = flow.Config(shape=SHAPE, rank=16, hidden=64, flow_hidden=64, blocks=2)
+    model = flow.build(config)
+    fit(model, flow.loss, digits.train, Training(steps=150, tensorboard=False), progress=False)
+    flow.finish(model, digits)
+    f = model.requires_grad_(False)()
+    x = digits.test.batch(torch.arange(100)).x
+    back = f(f.pinv()(x))
+    axes = next(iter(model.target.g))
+    z = axes(x)
+    flat = axes.inverse(torch.cat([z[:, :16], torch.zeros_like(z[:, 16:])], 1))
+    assert float((back - x).square().mean()) < 0.95 * float((flat - x).square().mean())  # than PCA
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"rank": 65}, "64 numbers"),
+        ({"spaces": "two"}, "needs g"),
+        ({"core": "velocity"}, "leave the noise"),
+        ({"g": "glow", "nets": "mlp"}, "does not go with"),
+    ],
+)
+def test_settings_that_contradict_each_other_are_refused(settings, message):
+    with pytest.raises(ValueError, match=message):
+        flow.Config(shape=SHAPE, **settings)
+
+
+def test_spaces_of_two_sizes_are_refused():
+    with pytest.raises(ValueError, match="one dimension"):
+        flow.Flow(lz.Space(mlp(4)), TimeLowRank(4, 2), lz.Space(mlp(6)))
+
+
+# -- a run folder ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    folder = tmp_path_factory.mktemp("flow") / "run"
+    flags = {
+        "model": {"rank": 12, "hidden": 32, "flow_hidden": 32, "blocks": 1, "refine": 20},
+        "training": {"steps": 40, "validate_every": 40, "tensorboard": False},
+    }
+    runs.execute(runs.plan("flow", flags=flags), folder, progress=False)
+    torch.set_default_dtype(before)
+    return folder
+
+
+@no_grad
+def test_a_run_is_loaded_with_its_closed_form_core(run):
+    torch.set_default_dtype(torch.float32)
+    model = lz.load(run)
+    z = torch.cat([model.target.coordinates(p) for p in images(1200).split(300)])[:, :12]
+    M = model.family.moment.dense()[:12, :12]
+    assert torch.allclose(M, z.mT @ z / len(z), rtol=1e-3, atol=1e-3)
+
+
+def test_the_second_stage_is_resumed_and_follows_the_first(tmp_path):
+    torch.set_default_dtype(torch.float32)
+    model = {"rank": 6, "hidden": 8, "flow_hidden": 8, "blocks": 1, "refine": 5}
+    training = {"steps": 4, "validate_every": 0, "tensorboard": False}
+    plan = runs.plan("flow", flags={"model": model, "training": training})
+    runs.execute(plan, tmp_path / "run", progress=False)
+    once = (tmp_path / "run" / "weights.safetensors").read_bytes()
+    # Cut off in the second stage, or after it, a run comes to the same end.
+    for name in ("state/latest.safetensors", "weights.safetensors"):
+        (tmp_path / "run" / "refine" / name).unlink()
+    runs.execute(plan, tmp_path / "run", resume=True, progress=False)
+    assert (tmp_path / "run" / "weights.safetensors").read_bytes() == once
+    runs.execute(plan, tmp_path / "run", resume=True, progress=False)
+    assert (tmp_path / "run" / "weights.safetensors").read_bytes() == once
+    # More steps of the first stage begin the second one anew.
+    more = runs.planned(tmp_path / "run", {"steps": 8})
+    runs.execute(more, tmp_path / "run", resume=True, progress=False)
+    start = tmp_path / "run" / "refine" / "start.safetensors"
+    assert lz.checkpoint.read_tensors(start)[1]["step"] == 8
+    assert (tmp_path / "run" / "weights.safetensors").read_bytes() != once
+
+
+def test_the_second_stage_trains_the_last_stack_alone():
+    torch.set_default_dtype(torch.float32)
+    digits = data.load("digits")
+    model = flow.build(flow.Config(shape=SHAPE, rank=6, hidden=8, flow_hidden=8, mirror=True))
+    model.initialize(digits.train.batch(torch.arange(500)))
+    second = flow.refine(model, digits)
+    assert len(second.source) == 2 * len(digits.train)  # mirror images as well
+    assert second.part is list(model.target.g)[3].g
+    terms = second.loss(second.part, second.source.batch(torch.arange(32)), Draw(0))
+    sum(terms.values()).backward()
+    own = {id(p) for p in second.part.parameters()}
+    assert all((p.grad is not None) == (id(p) in own) for p in model.parameters())
+
+
+def test_the_operator_is_kept_and_used_again_until_the_weights_change(run):
+    torch.set_default_dtype(torch.float32)
+    one = sampling.flow_of(run)
+    how = sampling.Steps("rk4", 30)
+    first, second = sampling.collapsed(one, how), sampling.collapsed(one, how)
+    assert not first.reused and second.reused and first.path == second.path
+    assert first.path == run / "operators" / "rk4-30.safetensors"
+    assert torch.equal(first.f.operator.dense(), second.f.operator.dense())
+    assert not sampling.collapsed(one, how, again=True).reused
+    assert not sampling.collapsed(one, sampling.Steps("rk4", 31)).reused
+    weights = run / "weights.safetensors"
+    kept = weights.read_bytes()
+    try:
+        lz.save(one.model, run)
+        other = sampling.flow_of(run)
+        other.model.family.values.mul_(1.1)
+        lz.save(other.model, run)
+        assert not sampling.collapsed(other, how).reused
+    finally:
+        weights.write_bytes(kept)
+
+
+def test_samples_are_the_same_by_one_step_and_by_the_loop(run, tmp_path):
+    torch.set_default_dtype(torch.float32)
+    found = []
+    for loop in (False, True):
+        tensor = tmp_path / f"{loop}.safetensors"
+        result = sampling.sample(run, 10, 3, sampling.Steps("rk4", 30), tmp_path / "a.png", tensor,
+                                 loop=loop)  # fmt: skip
+        assert [p.exists() for p in result["files"]] == [True, True]
+        found.append(lz.checkpoint.read_tensors(tensor)[0]["x"])
+    assert found[0].shape == (10, *SHAPE)
+    assert torch.allclose(*found, atol=1e-4)
+
+
+def test_a_file_that_is_no_operator_is_named(run):
+    torch.set_default_dtype(torch.float32)
+    one = sampling.flow_of(run)
+    done = sampling.collapsed(one, sampling.Steps("rk4", 9))
+    tensors, about = lz.checkpoint.read_tensors(done.path)
+    lz.checkpoint.write_tensors(done.path, {"U": tensors["U"]}, about)
+    with pytest.raises(ValueError, match=r"rk4-9.*'(V|alpha)' is missing"):
+        sampling.collapsed(one, sampling.Steps("rk4", 9))
+
+
+@pytest.fixture
+def pictures(tmp_path):
+    from PIL import Image
+
+    x = data.load("digits").test.batch(torch.arange(2)).x
+    for name, image in zip("ab", x, strict=True):
+        pixels = (image[0] * 255).byte().numpy()
+        Image.fromarray(pixels).save(tmp_path / f"{name}.png")
+    Image.new("RGB", (30, 20), "white").save(tmp_path / "photo.jpg")
+    return tmp_path
+
+
+def test_encode_interpolate_and_combine_write_pictures(run, pictures):
+    torch.set_default_dtype(torch.float32)
+    a, b, photo = (str(pictures / name) for name in ("a.png", "b.png", "photo.jpg"))
+    done = sampling.encode(run, [a, photo], out=pictures / "codes.png")
+    assert done["psnr"][a] > 8
+    assert done["notes"] == [f"{photo}: converted, to grey and its centre square from 20 to 8 "
+                             "pixels a side"]  # fmt: skip
+    sampling.interpolate(run, a, b, 5, out=pictures / "path.png")
+    done = sampling.combine(run, f"{a} + 0.5*class:3 - class:8", out=pictures / "sum.png")
+    assert done["terms"] == ["+1 a.png", "+0.5 class:3", "-1 class:8"]
+    values = sampling.walk(run, 3, out=pictures / "walk.png")["singular_values"]
+    assert len(values) == 3 and values == sorted(values, reverse=True)
+    for name in ("codes", "path", "sum", "walk"):
+        assert (pictures / f"{name}.png").stat().st_size > 2000
+
+
+@pytest.mark.parametrize(
+    ("expression", "message"),
+    [
+        ("class:x", "there is no class 'x'. Known: 0, 1"),
+        ("nowhere.png", "no such file"),
+        ("two*a.png", "expected terms like"),
+        ("", "expected terms like"),
+    ],
+)
+def test_what_cannot_be_combined_is_said(run, expression, message):
+    torch.set_default_dtype(torch.float32)
+    with pytest.raises(ValueError, match=message):
+        sampling.combine(run, expression)
+
+
+def test_a_run_of_another_app_is_refused(tmp_path):
+    torch.set_default_dtype(torch.float32)
+    flags = {"model": {"blocks": 1, "hidden": 8},
+             "training": {"steps": 1, "validate_every": 0, "tensorboard": False}}  # fmt: skip
+    runs.execute(runs.plan("attributes", flags=flags), tmp_path / "run", progress=False)
+    with pytest.raises(ValueError, match="expected a flow, but the run holds attributes"):
+        sampling.flow_of(tmp_path / "run")
+
+
+def test_evaluation_writes_a_table_and_pictures(run, tmp_path):
+    from linearizer import evaluation
+
+    torch.set_default_dtype(torch.float32)
+    result = evaluation.flow(run, samples=100, out=tmp_path)
+    written = json.loads((tmp_path / "flow.json").read_text())
+    assert written["one_against_many"] == result["one_against_many"]
+    for steps in ("10", "100", "1000"):
+        row = result["one_against_many"][steps]
+        assert row["mse_float32"] < 1e-8 and row["mse_float64"] < 1e-18
+    assert result["inversion"]["rank"] == result["rank"] == 12
+    assert result["inversion"]["images"] == 297
+    assert (tmp_path / "flow.png").exists() and (tmp_path / "coordinates.png").exists()
+    assert max(result["round_trip"].values()) < 1e-3
