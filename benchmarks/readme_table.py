@@ -11,7 +11,7 @@ from typing import Any
 
 from common import HERE
 
-README, TRAINING = HERE.parent / "README.md", HERE.parent / "docs" / "training.md"
+README, DOCS = HERE.parent / "README.md", HERE.parent / "docs"
 
 
 def read(name: str) -> dict[str, Any]:
@@ -105,6 +105,110 @@ def loop_table() -> str:
     return "\n".join(head + [f"| {a} | {' | '.join(b)} |" for a, b in lines]) + "\n"
 
 
+def flow_table() -> str:
+    """Both shipped flows beside the paper."""
+    flows = [read("flow")[name] for name in ("mnist-flow", "celeba-flow")]
+
+    def row(name: str, pick: Any, paper: tuple[str, str] = ("", "")) -> str:
+        cells = [c for flow, said in zip(flows, paper, strict=True) for c in (pick(flow), said)]
+        return f"| {name} | {' | '.join(cells)} |"
+
+    def fid(key: str) -> Any:
+        return lambda f: f"{f['fid'][key]:.3g}"
+
+    lines = [
+        "| | mnist-flow | paper, MNIST | celeba-flow | paper, CelebA |",
+        "|---|---|---|---|---|",
+        row("images", lambda f: "×".join(map(str, f["data"]["shape"])), ("1×32×32", "3×64×64")),
+        row("rank of the core", lambda f: str(f["rank"]), ("16", "16")),
+        row("parameters", lambda f: f"{f['parameters']:,}"),
+        row("FID features", lambda f: f["fid"]["features"], ("", "Inception")),
+        row("FID, one step (1,000 RK4 steps collapsed)", fid("one step (1000 of rk4)"),
+            ("", "123")),
+        row("FID, one step (100)", fid("one step (100 of rk4)"), ("", "131")),
+        row("FID, one step (10)", fid("one step (10 of rk4)")),
+        row("FID, 10 steps in a loop", fid("10 steps in a loop"), ("", "152")),
+        row("FID of reconstructed test images", fid("reconstructed_test_images")),
+        row("FID of real training images", fid("real_training_images")),
+    ]  # fmt: skip
+    for steps in ("10", "100", "1000"):
+        one = "one_against_many"
+        lines.append(
+            row(f"one step against {int(steps):,}: MSE in float32 / float64",
+                lambda f, n=steps, k=one: f"{f[k][n]['mse_float32']:.0e} / "
+                                          f"{f[k][n]['mse_float64']:.0e}",
+                ("3e-4", "3e-4") if steps == "100" else ("", ""))
+        )  # fmt: skip
+    inverse, trip = "inversion", "round_trip"
+    lines += [
+        row("one step against 100: PSNR / LPIPS",
+            lambda f: f"{f['one_against_many']['100']['psnr']:.0f} dB / "
+                      f"{f['one_against_many']['100']['lpips']:.0e}",
+            ("32.4 dB / .006", "32.9 dB / .007")),
+        row("inversion f(f†(x)), all test images: PSNR / LPIPS (AlexNet)",
+            lambda f: f"{f[inverse]['psnr_mean_over_images']:.1f} dB / "
+                      f"{f[inverse]['lpips_alex']:.3f}",
+            ("31.6 dB / .008", "33.4 dB / .006")),
+        row("the same, PSNR of the mean error",
+            lambda f: f"{f[inverse]['psnr_of_mean_error']:.1f} dB"),
+        row("round trip of g in float32: test images / noise images / normal coordinates",
+            lambda f: " / ".join(f"{v:.0e}" for v in f[trip].values())),
+        row("second and fourth moment of coordinates (normal: 1 and 3)",
+            lambda f: f"{f['coordinates']['second_moment']:.2f}, "
+                      f"{f['coordinates']['fourth_moment']:.2f}"),
+    ]  # fmt: skip
+    for batch in ("batch 1", "batch 64"):
+        lines.append(
+            row(f"{batch}: one step for an image; 100 steps in coordinates / through data",
+                lambda f, b=batch: f"{1e3 * f['times'][b]['one_step_seconds']:.2g} ms; "
+                f"{f['times'][b]['coordinates_over_one_step']:.0f}× / "
+                f"{f['times'][b]['data_over_one_step']:.0f}×")
+        )  # fmt: skip
+    lines.append(
+        row("collapse of 1,000 steps: time, size of B",
+            lambda f: f"{f['times']['collapse of 1000']['seconds']:.2g} s, "
+                      f"{f['times']['collapse of 1000']['operator_mib']:.2g} MiB")
+    )  # fmt: skip
+    core = read("flow")["learned core on mnist-flow"]
+    return "\n".join(lines) + (
+        f"\n\nA core learned by flow matching on the coordinates of mnist-flow "
+        f"({core['training_seconds']} s): FID {core['fid_one_step']:.3g} in one step, one step "
+        f"against 100 {core['one_against_100_mse_float32']:.0e} (float32) and "
+        f"{core['one_against_100_mse_float64']:.0e} (float64), mean squared difference to the "
+        f"closed form's samples {core['mse_to_the_closed_form']:.1e}.\n"
+    )
+
+
+def unet_table() -> str:
+    unet = read("unet_flow")
+    steps = list(unet["fid"])
+    return (
+        f"| U-Net, {unet['parameters']:,} parameters, {unet['training_seconds']:.0f} s of training "
+        f"| {' | '.join(f'{s} steps' for s in steps)} |\n|---{'|---' * len(steps)}|\n"
+        f"| FID ({unet['samples']:,} samples) | "
+        + " | ".join(f"{unet['fid'][s]:.3g}" for s in steps)
+        + " |\n"
+    )
+
+
+def collapse_table() -> str:
+    result = read("collapse")
+    dense = result["dense_12288_extrapolated"]
+    lines = ["| RK4 steps | time | peak memory | rank of B − αI | relative error to the loop | "
+             "dense, extrapolated |", "|---|---|---|---|---|---|"]  # fmt: skip
+    for steps, row in result["structured"].items():
+        lines.append(
+            f"| {int(steps):,} | {row['seconds']:.2g} s | {row['peak_mib']:.0f} MiB | "
+            f"{row['rank_of_B_minus_identity']} | {row['relative_error_to_the_loop']:.0e} | "
+            f"{int(steps) * dense['seconds_per_step']:,.0f} s |"
+        )
+    row = result["structured"]["100"]
+    return "\n".join(lines) + (
+        f"\n\nPseudo-inverse of B: {row['pinv_seconds']:.2g} s; a dense SVD, extrapolated, "
+        f"{dense['pinv_seconds']:,.0f} s.\n"
+    )
+
+
 def put(path: Path, mark: str, text: str) -> None:
     start, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->\n"
     old = path.read_text()
@@ -114,7 +218,10 @@ def put(path: Path, mark: str, text: str) -> None:
 
 def main() -> None:
     put(README, "benchmarks", table())
-    put(TRAINING, "loop", loop_table())
+    put(DOCS / "training.md", "loop", loop_table())
+    put(DOCS / "flow.md", "flow", flow_table())
+    put(DOCS / "flow.md", "unet", unet_table())
+    put(DOCS / "flow.md", "collapse", collapse_table())
 
 
 if __name__ == "__main__":

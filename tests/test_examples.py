@@ -23,3 +23,12 @@ def test_random_labels_are_fitted_to_a_thousandth(tmp_path):
     assert f.certify(x).passed
     example.plot(errors, tmp_path / "error.png")
     assert (tmp_path / "error.png").stat().st_size > 5000
+
+
+def test_the_algebra_of_a_classifier_is_drawn(tmp_path):
+    torch.set_default_dtype(torch.float32)
+    result = load("digits_classifier").run(tmp_path / "out", steps=10)
+    assert result.numbers["worst_law_float64"] < 1e-8 and result.numbers["rank"] == 10
+    names = {"geodesics.png", "null-space.png", "pseudo-inverse.png", "round-trip.png",
+             "singular-vectors.png"}  # fmt: skip
+    assert names <= {p.name for p in (tmp_path / "out").iterdir()}

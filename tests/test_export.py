@@ -11,6 +11,7 @@ from torch.nn.utils import parametrizations
 from catalogue import BIJECTIONS, OPERATORS, shaken
 from laws import close
 from linearizer import Linearizer, Space, bijections
+from linearizer.apps.flow import Flow
 from linearizer.bijections import (
     AdditiveCoupling,
     AffineCoupling,
@@ -19,8 +20,10 @@ from linearizer.bijections import (
     glow,
     mlp,
     revnet,
+    subspace,
 )
 from linearizer.export import FORMATS, Exported, export, frozen
+from linearizer.families import GaussianVelocity
 from linearizer.nets import MLP, ResidualConv, UNet
 from linearizer.operators import (
     Convolution,
@@ -85,6 +88,14 @@ def projector():
     return Linearizer(X, Projector(nn.Parameter(randn(256))), X), torch.rand(3, 1, 16, 16).float()
 
 
+def flow():
+    g = subspace((1, 16, 16), 6, 4, "conv", blocks=1, flow_hidden=16)
+    X = Space(bent(g, torch.rand(32, 1, 16, 16).float()))
+    noise = Space(Flatten((1, 16, 16)))
+    model = Flow(noise, GaussianVelocity(torch.eye(256, 6).float(), torch.ones(6).float()), X)
+    return model.collapse("rk4", 10), randn(3, 1, 16, 16)
+
+
 def turned(pair, turn):
     """Another map made of f, and points for it."""
     f, x = pair
@@ -101,6 +112,7 @@ MAPS = {
     "revnet, projector": projector,
     "glow, convolution": colour,
     "convolution in Fourier space": fourier,
+    "collapsed flow": flow,
 }
 # Seconds each: both formats share the trace, so not every map goes through both.
 CASES = [(name, "onnx") for name in MAPS if name != "glow, pseudo-inverse"] + [

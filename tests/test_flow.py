@@ -137,7 +137,7 @@ def test_every_term_reaches_the_weights(name):
     c = model.config
     wanted = {"reconstruction"} | ({"-log p"} if c.likelihood else set())
     if c.core != "gaussian":
-        wanted |= {n for n in ("induced", "data", "alignment") if getattr(c, n)}
+        wanted |= {n for n in ("induced", "image", "alignment") if getattr(c, n)}
     assert set(terms) == wanted
     sum(terms.values()).backward()
     lost = [n for n, p in model.named_parameters() if p.grad is None or not p.grad.isfinite().all()]
@@ -181,7 +181,6 @@ def test_training_lowers_the_loss():
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"rank": 65}, "64 numbers"),
         ({"spaces": "two"}, "needs g"),
         ({"core": "velocity"}, "leave the noise"),
         ({"g": "glow", "nets": "mlp"}, "does not go with"),
@@ -190,6 +189,11 @@ def test_training_lowers_the_loss():
 def test_settings_that_contradict_each_other_are_refused(settings, message):
     with pytest.raises(ValueError, match=message):
         flow.Config(shape=SHAPE, **settings)
+
+
+def test_a_rank_above_the_number_of_pixels_is_refused():
+    with pytest.raises(ValueError, match="rank is 65, but the images have only 64 numbers"):
+        flow.build(flow.Config(shape=SHAPE, rank=65))
 
 
 def test_spaces_of_two_sizes_are_refused():
@@ -232,7 +236,7 @@ def test_the_second_stage_is_resumed_and_follows_the_first(tmp_path):
     once = (tmp_path / "run" / "weights.safetensors").read_bytes()
     # Cut off in the second stage, or after it, a run comes to the same end.
     for name in ("state/latest.safetensors", "weights.safetensors"):
-        (tmp_path / "run" / "refine" / name).unlink()
+        (tmp_path / "run" / "state" / "refine" / name).unlink()
     runs.execute(plan, tmp_path / "run", resume=True, progress=False)
     assert (tmp_path / "run" / "weights.safetensors").read_bytes() == once
     runs.execute(plan, tmp_path / "run", resume=True, progress=False)
@@ -240,7 +244,7 @@ def test_the_second_stage_is_resumed_and_follows_the_first(tmp_path):
     # More steps of the first stage begin the second one anew.
     more = runs.planned(tmp_path / "run", {"steps": 8})
     runs.execute(more, tmp_path / "run", resume=True, progress=False)
-    start = tmp_path / "run" / "refine" / "start.safetensors"
+    start = tmp_path / "run" / "state" / "refine" / "start.safetensors"
     assert lz.checkpoint.read_tensors(start)[1]["step"] == 8
     assert (tmp_path / "run" / "weights.safetensors").read_bytes() != once
 
@@ -292,6 +296,19 @@ def test_samples_are_the_same_by_one_step_and_by_the_loop(run, tmp_path):
         found.append(lz.checkpoint.read_tensors(tensor)[0]["x"])
     assert found[0].shape == (10, *SHAPE)
     assert torch.allclose(*found, atol=1e-4)
+
+
+def test_the_steps_for_an_error_reach_it(run):
+    torch.set_default_dtype(torch.float32)
+    one = sampling.flow_of(run)
+    for solver in ("rk4", "exponential"):
+        steps = sampling.steps_for(one, solver, 1e-6)
+        model = lz.load(run).double()
+        noise = model.noise(16, 1)
+        with torch.no_grad():
+            rough, fine = (model.collapse(solver, n).operator(noise.flatten(1))
+                           for n in (steps, 2000))  # fmt: skip
+        assert 1 < steps <= 64 and float((rough - fine).norm() / fine.norm()) < 5e-6
 
 
 def test_a_file_that_is_no_operator_is_named(run):

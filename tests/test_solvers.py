@@ -405,6 +405,8 @@ def test_choose_steps_knows_when_to_stop():
         choose_steps(low_rank(), "euler", 1e-9, max_steps=64)
     with pytest.raises(ValueError, match="error > 0"):
         choose_steps(low_rank(), "euler", 0.0)
+    with pytest.raises(ValueError, match="rounding of torch.float32"):
+        choose_steps(TimeLowRank(64, 8, scale=3.0).float(), "rk4", 1e-12)
 
 
 @pytest.mark.parametrize(

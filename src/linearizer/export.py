@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .bijections import ActNorm, Bijection, Chain, InvertibleLinear, SpatialSplit2x2
+from .bijections import ActNorm, Bijection, Chain, InvertibleLinear, OnFirst, SpatialSplit2x2
 from .bijections.adapters import NormflowsBijection, ZukoBijection, _Adapter
 from .bijections.mixing import _mix
 from .bijections.reshape import _shuffle, _unshuffle
@@ -215,6 +215,8 @@ def _layers(g: Bijection, inverse: bool) -> list[nn.Module]:
         return [_Mix(g, inverse)]
     if isinstance(g, SpatialSplit2x2):
         return [_Split(g, inverse)]
+    if isinstance(g, OnFirst):
+        return [_First(g, inverse)]
     if isinstance(g, _Adapter):
         return [_Peer(g, inverse)]
     return [_Layer(g, inverse)]
@@ -295,6 +297,15 @@ class _Split(nn.Module):
             return _shuffle(patches.transpose(1, 2).flatten(1, 2))
         patches = _unshuffle(x).unflatten(1, (self.channels, 4)).transpose(1, 2)
         return patches.index_select(1, self.order).flatten(1, 2)
+
+
+class _First(nn.Module):
+    def __init__(self, layer: OnFirst, inverse: bool) -> None:
+        super().__init__()
+        self.cut, self.inner = layer.g.dim, nn.Sequential(*_layers(layer.g, inverse))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([self.inner(x[:, : self.cut]), x[:, self.cut :]], 1)
 
 
 class _Peer(nn.Module):

@@ -31,7 +31,12 @@ def listing(folder: Path) -> list[Row]:
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"runs: expected a folder, but {folder} is a file.")
     found = {p.parent for p in folder.rglob(CONFIG)} if folder.exists() else set()
-    runs = (run for run in found if not (run / HUB_WEIGHTS).exists())  # an export is no run
+    # Neither an export is a run, nor a second stage, which lies in the state of one.
+    runs = (
+        run
+        for run in found
+        if not (run / HUB_WEIGHTS).exists() and "state" not in run.relative_to(folder).parts
+    )
     return sorted((_row(run) for run in runs), key=lambda row: row.changed, reverse=True)
 
 

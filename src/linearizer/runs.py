@@ -206,7 +206,7 @@ def execute(
 
 def _after_first_stage(model: Any, run: Path, step: int) -> None:
     """Keep the weights that the second stage starts from, or go back to them."""
-    start = run / "refine" / "start.safetensors"
+    start = run / "state" / "refine" / "start.safetensors"
     if start.exists():
         tensors, about = read_tensors(start)
         if about.get("step") == step:
@@ -228,7 +228,7 @@ def _refine(
         second.loss,
         second.source,
         resolve(Training, f"{run} [refine]", training.model_dump(), changes),
-        run / "refine",
+        run / "state" / "refine",
         resume=True,
         progress=progress,
     )

@@ -2,6 +2,7 @@ r"""What a trained flow is for: collapse, sample, encode, interpolate, combine, 
 
 from __future__ import annotations
 
+import copy
 import hashlib
 import re
 import time
@@ -80,8 +81,8 @@ def collapsed(run: Opened, how: Steps = STEPS, again: bool = False) -> Collapsed
 
 
 def steps_for(run: Opened, solver: str, error: float, t0: float = 0.0, t1: float = 1.0) -> int:
-    """How many steps reach a relative error."""
-    return choose_steps(run.model.family, solver, error, t0, t1)
+    """How many steps reach a relative error, judged in float64."""
+    return choose_steps(copy.deepcopy(run.model.family).double(), solver, error, t0, t1)
 
 
 def _digest(folder: Path) -> str:

@@ -163,6 +163,11 @@ def choose_steps(
                 found = gap * 2**order / (2**order - 1)
                 if found <= error:
                     return steps
+                if gap < 100 * torch.finfo(fine.dtype).eps and gap > before / 1.5:
+                    raise ValueError(
+                        f"choose_steps: {solver} has reached the rounding of {fine.dtype} at about "
+                        f"{found:.1e}, and {error:.1e} was asked. Take float64 (family.double())."
+                    )
             coarse, before, steps = fine, gap, 2 * steps
     raise ValueError(
         f"choose_steps: {solver} with {steps} steps is still {found:.1e} off, and {error:.1e} was "

@@ -52,14 +52,14 @@ class Config(Settings):
     rank: int = Field(32, ge=2, description="of the core; with subspace also its coordinates")
     blocks: int = Field(5, ge=1, description="blocks of the stack (subspace: of the one on u)")
     hidden: int | None = Field(
-        None, ge=1, description="width of its networks; 512 for mlp, 32 or 16 channels"
+        None, ge=1, description="width of its networks; 512 for mlp, 16 channels for convolutions"
     )
     flow_hidden: int = Field(256, ge=1, description="subspace: width of the stack on u")
     nets: Literal["auto", "mlp", "conv", "unet"] = Field(
         "auto", description="networks inside the stack: mlp or conv (subspace), conv or unet (glow)"
     )
     induced: float = Field(1.0, ge=0, description="weight of the error in coordinates")
-    data: float = Field(0.0, ge=0, description="weight of the error as a distance of images")
+    image: float = Field(0.0, ge=0, description="weight of the error as a distance of images")
     reconstruction: float = Field(
         1.0, ge=0, description="weight of decoding under noise in coordinates"
     )
@@ -78,9 +78,6 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
-        C, H, W = self.shape
-        if self.rank > C * H * W:
-            raise ValueError(f"rank is {self.rank}, but the images have {C * H * W} numbers")
         if self.spaces == "two" and self.g != "glow":
             raise ValueError('spaces = "two" needs g = "glow", whose networks take the flag')
         if self.nets not in {"subspace": ("auto", "mlp", "conv"), "mlp": ("auto", "mlp"),
@@ -207,6 +204,8 @@ class Flow(nn.Module):
 def build(config: Config) -> Flow:
     """The flow that the settings describe."""
     shape, dim = config.shape, config.shape[0] * config.shape[1] * config.shape[2]
+    if config.rank > dim:
+        raise ValueError(f"flow: rank is {config.rank}, but the images have only {dim} numbers.")
     target = Space(_stack(config))
     if config.spaces == "noise":
         source = Space(Flatten(shape))
@@ -282,7 +281,7 @@ def loss(model: Flow, batch: Any, draw: Draw) -> dict[str, Tensor]:
     With z_t = (1−t)z₀ + t z₁ a velocity is compared with v = z₁ − z₀, a prediction with z₁:
 
     - induced: ‖A_t z_t − v‖²/dim, or ‖D_t z_t − z₁‖²/dim
-    - data: d(g⁻¹(A_t z_t), g⁻¹(v)), or d(g⁻¹(D_t z_t), x₁), with d the distance of images
+    - image: d(g⁻¹(A_t z_t), g⁻¹(v)), or d(g⁻¹(D_t z_t), x₁), with d the distance of images
     - reconstruction: d(x₁, g⁻¹(z₁ + σε)); without noise it would be 0, as g is exact
     - alignment: ‖z₀ + A₀z₀ − z₁‖²/dim, or ‖D₀z₀ − z₁‖²/dim
     - likelihood: (½‖z₁‖² − log|det ∂g|)/dim, which also keeps g from shrinking to nothing
@@ -320,10 +319,10 @@ def loss(model: Flow, batch: Any, draw: Draw) -> dict[str, Tensor]:
     found = A(t)(zt)
     if c.induced:
         terms["induced"] = c.induced * _mean(found - wanted, model)
-    if c.data:
+    if c.image:
         x = model.target.points(found)
         y = x1 if c.core == "prediction" else model.target.points(wanted)
-        terms["data"] = c.data * _distance(c, x, y)
+        terms["image"] = c.image * _distance(c, x, y)
     if c.alignment:
         first = A(torch.zeros_like(t))(z0)
         gap = first - z1 if c.core == "prediction" else z0 + first - z1
@@ -473,9 +472,19 @@ def preview(model: Flow, data: Any, path: Path) -> None:
 
 _PAPER = {
     "g": "glow", "nets": "unet", "spaces": "one", "core": "velocity", "rank": 16, "blocks": 6,
-    "hidden": 16, "induced": 1.0, "data": 1.0, "reconstruction": 1.0, "alignment": 1.0,
+    "hidden": 16, "induced": 1.0, "image": 1.0, "reconstruction": 1.0, "alignment": 1.0,
     "likelihood": 0.0,
 }  # fmt: skip
+
+_BEST = {
+    "g": "subspace",
+    "nets": "conv",
+    "hidden": 16,
+    "rank": 32,
+    "likelihood": 0.15,
+    "refine": 5000,
+}
+_LONG = {"steps": 5000, "rate": 2e-3, "validate_every": 1000, "checkpoint_every": 500}
 
 APP = App(
     name="flow",
@@ -500,10 +509,20 @@ APP = App(
                       "alignment": 0.0},
             "training": {"steps": 4000},
         },
-        "best": {},
+        "best": {"model": _BEST, "training": _LONG},
         "digits": {
             "model": {"rank": 24, "hidden": 256, "flow_hidden": 128},
             "training": {"rate": 2e-3, "batch": 256},
+        },
+        "mnist": {
+            "data": {"name": "mnist", "size": 32},
+            "model": {**_BEST, "rank": 128, "blocks": 8, "likelihood": 0.025, "refine": 15_000},
+            "training": {**_LONG, "steps": 9000},
+        },
+        "celeba": {
+            "data": {"name": "celeba", "size": 64},
+            "model": {**_BEST, "rank": 96, "mirror": True},
+            "training": {**_LONG, "batch": 64},
         },
     },
 )  # fmt: skip

@@ -175,8 +175,8 @@ def subspace(
     Arguments:
         shape: Of x; images (C, H, W) or vectors (dim,).
         rank: Length of u, at least 2.
-        hidden: Width of E and D; 512 for mlp, 32 channels for conv.
-        nets: "mlp", "conv" (images only), or "auto": conv from 64×64 pixels on.
+        hidden: Width of E and D; 512 for mlp, 16 channels for conv.
+        nets: "mlp", "conv" (images only), or "auto": conv from 32×32 pixels on.
         blocks, flow_hidden, max_log_scale: Of the stack on u.
 
     Example:
@@ -190,13 +190,14 @@ def subspace(
     if nets not in ("auto", "mlp", "conv"):
         raise ValueError(f'subspace: expected nets "auto", "mlp" or "conv", got {nets!r}.')
     if nets == "auto":
-        nets = "conv" if len(shape) == 3 and min(shape[1:]) >= 64 else "mlp"
+        nets = "conv" if len(shape) == 3 and min(shape[1:]) >= 32 else "mlp"
     if nets == "conv":
         _image("subspace", shape)
         C, H, W = shape
-        width = hidden or 32
-        encode: nn.Module = ToVector((C, H, W), rank, width, 8 * width)
-        decode: nn.Module = FromVector(rank, (C, H, W), width, 8 * width)
+        width = hidden or 16
+        dense = max(256, 8 * width)
+        encode: nn.Module = ToVector((C, H, W), rank, width, dense)
+        decode: nn.Module = FromVector(rank, (C, H, W), width, dense)
     else:
         encode = nn.Sequential(nn.Flatten(), MLP(dim, rank, hidden or 512))
         decode = MLP(rank, dim, hidden or 512)

@@ -1,0 +1,55 @@
+"""Make a shipped model of a trained run: its settings, and its weights rounded to half precision.
+
+    python benchmarks/ship.py runs/flow-mnist mnist-flow
+
+g is a bijection whatever its weights are, so rounding them costs no exactness; what it costs in
+quality is in the tables, which are measured on the shipped files. Small tensors stay as they are.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from linearizer import checkpoint
+from linearizer.apps import get
+
+SMALL = 2048  # numbers
+
+
+def main(run: str, name: str) -> None:
+    config = checkpoint.read_config(Path(run))
+    model = checkpoint.load(run)
+    for tensor in checkpoint.tensors_of(model).values():
+        if tensor.numel() > SMALL and tensor.is_floating_point():
+            tensor.data.copy_(tensor.data.half())
+    model.float()  # what is derived from rounded weights follows them
+    app = get(config["app"])
+    if app.name == "flow" and model._gaussian() is not None:
+        from linearizer.data import load
+
+        app.finish(model, load(config["data"]["name"], size=config["data"]["size"]))
+    tensors = {
+        key: t.detach().half() if t.numel() > SMALL and t.is_floating_point() else t.detach()
+        for key, t in checkpoint.tensors_of(model).items()
+    }
+    for key in [k for k in tensors if k.endswith("triangle")]:
+        tensors[key] = tensors[key].float()
+    assert all(bool(t.isfinite().all()) for t in tensors.values())
+    folder = checkpoint.SHIPPED / name
+    folder.mkdir(parents=True, exist_ok=True)
+    kept = {k: v for k, v in config.items() if k not in ("format", "linearizer")}
+    checkpoint.write_config(folder, kept)
+    checkpoint.write_weights(folder, tensors, config)
+    again = checkpoint.load(name)
+    x = torch.rand(2, *again.target.shape)
+    gap = again.target.points(again.target.coordinates(x)) - x
+    print(f"wrote {folder}, {(folder / checkpoint.WEIGHTS).stat().st_size / 2**20:.1f} MiB; "
+          f"round trip {float(gap.abs().max()):.0e}")  # fmt: skip
+
+
+if __name__ == "__main__":
+    with torch.no_grad():
+        main(*sys.argv[1:])
