@@ -10,7 +10,7 @@ from linearizer.bijections import (
     Chain,
     Flatten,
     InvertibleLinear,
-    OnFirst,
+    OnPart,
     PixelShuffle,
     PrincipalAxes,
     SpatialSplit2x2,
@@ -140,10 +140,14 @@ BIJECTIONS = {
     "subspace": lambda: subspace((1, 4, 4), 3, 8, blocks=1, flow_hidden=8).initialize(
         randn(30, 1, 4, 4)
     ),
+    "subspace, detail": lambda: subspace(
+        (1, 4, 4), 3, 8, blocks=1, flow_hidden=8, detail=4
+    ).initialize(randn(30, 1, 4, 4)),
     "subspace, convolutions": lambda: subspace(
         (2, 8, 8), 4, 4, "conv", blocks=1, flow_hidden=8
     ).initialize(randn(30, 2, 8, 8)),
-    "on first": lambda: OnFirst(mlp(3, blocks=2, hidden=16), 7),
+    "on part, first": lambda: OnPart(mlp(3, blocks=2, hidden=16), 7),
+    "on part, middle": lambda: OnPart(mlp(3, blocks=2, hidden=16), 7, start=2),
     "additive coupling, no parameters": lambda: AdditiveCoupling((4, 2, 2), nn.Tanh()),
     "chain": lambda: Chain(Squeeze((1, 4, 4)), ActNorm((4, 2, 2)), Flatten((4, 2, 2))),
     "glow, grey": lambda: glow((1, 8, 8)),

@@ -4,8 +4,9 @@ import pytest
 import torch
 
 from laws import close
-from linearizer.families import Family, GaussianVelocity, Prediction, TimeLowRank
+from linearizer.families import Family, GaussianVelocity, Leading, Prediction, TimeLowRank
 from linearizer.operators import Dense, LowRank, ScaledIdentityPlusLowRank
+from linearizer.solvers import collapse
 
 
 def test_a_family_is_abstract():
@@ -180,3 +181,27 @@ def test_families_move_and_reload():
 def test_mistakes_are_told_in_one_sentence(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+def test_moments_that_are_rounding_count_as_zero():
+    z = (torch.randn(500, 3) @ torch.randn(3, 8)).float()
+    for rank in (3, 8):
+        family = GaussianVelocity.from_coordinates(z, rank)
+        assert family.singular and int((family.values > 0).sum()) == 3
+        B = collapse(family, "rk4", 50)
+        assert B.rank() == 3
+
+
+def test_a_singular_velocity_does_not_step_across_its_end():
+    family = GaussianVelocity(torch.eye(4)[:, :2], torch.ones(2), 0.0)
+    with pytest.raises(ValueError, match="singular at t = 1"):
+        collapse(family, "euler", 9, 0.0, 2.0)
+
+
+def test_leading_acts_on_the_first_coordinates_alone():
+    inner = TimeLowRank(3, rank=2)
+    A = Leading(inner, 7)(0.3).dense()
+    assert torch.allclose(A[:3, :3], inner(0.3).dense()) and A[3:].norm() == A[:, 3:].norm() == 0
+    assert Leading(inner, 7)(torch.rand(5)).batch == 5
+    with pytest.raises(ValueError, match="at most 2 coordinates"):
+        Leading(inner, 2)(0.3)

@@ -428,3 +428,21 @@ def test_choose_steps_knows_when_to_stop():
 def test_mistakes_are_told_in_one_sentence(call, message):
     with pytest.raises(ValueError, match=message):
         call(low_rank())
+
+
+@pytest.mark.parametrize("k", [1.0, 1e4, 1e6])
+@pytest.mark.parametrize("epsilon", [0.0, 1e-12, 1e-6])
+def test_a_column_that_is_almost_nothing_at_first_is_not_lost(k, epsilon):
+    torch.manual_seed(1)
+    U, V = torch.randn(40, 3) / 6, torch.randn(40, 3) / 6
+
+    def at(t):
+        left = torch.stack([(epsilon + t) / k, torch.ones_like(t), torch.cos(t)], -1)
+        right = torch.tensor([k, 1.0, 1.0])
+        return LowRank(
+            (U * left[..., None, :]).float(), (V * right).float().expand(*t.shape, 40, 3)
+        )
+
+    z = torch.randn(5, 40).float()
+    once, many = collapse(Made(at), steps=20)(z), integrate(Made(at), z, steps=20)
+    assert float((once - many).norm() / many.norm()) < 1e-5

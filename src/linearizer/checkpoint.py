@@ -293,6 +293,11 @@ def models() -> list[str]:
     return sorted(p.parent.name for p in SHIPPED.glob(f"*/{CONFIG}"))
 
 
+def is_shipped(folder: Path) -> bool:
+    """Whether a run folder is part of the package, which stays as it is."""
+    return SHIPPED.resolve() in folder.resolve().parents
+
+
 def find(run: str | Path) -> Path:
     """The folder of a run, or of a shipped model by its name."""
     path = Path(run)

@@ -414,7 +414,7 @@ TensorOption = Annotated[
 def sample(
     run: FlowArgument = "mnist-flow",
     n: Annotated[int, typer.Option("-n", min=1, help="how many")] = 64,
-    seed: Annotated[int, typer.Option(min=0, help="seed of the noise")] = 0,
+    seed: Annotated[int, typer.Option(min=0, max=2**63 - 1, help="seed of the noise")] = 0,
     solver: SolverOption = "rk4",
     steps: StepsOption = 1000,
     temperature: Annotated[float, typer.Option(min=0, help="factor on the noise")] = 1.0,
@@ -463,7 +463,7 @@ def interpolate(
     first: Annotated[str, typer.Argument(help="Image to start from.")],
     second: Annotated[str, typer.Argument(help="Image to end at.")],
     run: Annotated[str, typer.Option(help="run folder of a flow, or a shipped one")] = "mnist-flow",
-    n: Annotated[int, typer.Option("-n", min=2, help="images from one to the other")] = 9,
+    n: Annotated[int, typer.Option("-n", min=2, max=200, help="images from one to the other")] = 9,
     solver: SolverOption = "rk4",
     steps: StepsOption = 1000,
     out: PngOption = None,
@@ -505,7 +505,9 @@ def combine(
 def walk(
     run: FlowArgument = "mnist-flow",
     k: Annotated[int, typer.Option("-k", min=1, help="directions")] = 6,
-    seed: Annotated[int, typer.Option(min=0, help="seed of the sample to start from")] = 0,
+    seed: Annotated[
+        int, typer.Option(min=0, max=2**63 - 1, help="seed of the sample to start from")
+    ] = 0,
     solver: SolverOption = "rk4",
     steps: StepsOption = 1000,
     out: PngOption = None,

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from .apps.flow import Flow
-from .checkpoint import SHIPPED, atomic
+from .checkpoint import atomic, is_shipped
 from .data import root_folder
 from .linearizer import Linearizer
 from .metrics import digit_features, frechet, psnr
@@ -54,8 +54,13 @@ def flow(
     """Sample quality, one step against many, inversion, round trips and times of a flow."""
     one = flow_of(run)
     model: Flow = one.model
+    folder = _folder(one, out)
     source = run_data(one, root)
     test = source.test
+    if len(test) < 16:
+        raise ValueError(
+            f"evaluate: expected 16 test images or more, {source.name} has {len(test)}."
+        )
     say(f"{source.name}: {len(test):,} test images")
     x = torch.cat([test.batch(i).x for i in torch.arange(len(test)).split(1000)])
     lpips, why = _lpips(root)
@@ -81,12 +86,12 @@ def flow(
     result["coordinates"] = _moments(model, x)
     say("times")
     result["times"] = _times(model, f)
-    folder = _folder(one, out)
     picture, numbers = folder / "flow.png", folder / "flow.json"
     _picture(model, f, x, result, picture)
     with atomic(numbers) as part:
         part.write_text(json.dumps(_rounded(result), indent=2) + "\n", encoding="utf-8")
-    return {**_rounded(result), "files": [str(numbers), str(picture)]}
+    files = [numbers, picture, folder / "coordinates.png"]
+    return {**_rounded(result), "files": [str(path) for path in files]}
 
 
 def _lpips(root: Path | None) -> tuple[LPIPS | None, str]:
@@ -233,13 +238,23 @@ def _times(model: Flow, f: Linearizer) -> dict[str, Any]:
         row["data_over_one_step"] = row["100_steps_through_data_seconds"] / row["one_step_seconds"]
         rows[f"batch {batch}"] = row
     for steps in (100, 1000):
-        begun = time.perf_counter()
+        before, begun = _peak_mib(), time.perf_counter()
         B = model.collapse("rk4", steps).operator
         rows[f"collapse of {steps}"] = {
             "seconds": time.perf_counter() - begun,
+            "peak_mib_above_what_went_before": _peak_mib() - before,
             "operator_mib": sum(t.numel() * t.element_size() for t in B.buffers()) / 2**20,
         }
     return rows
+
+
+def _peak_mib() -> float:
+    """Largest resident memory of this process so far; 0 where the system does not tell."""
+    try:
+        import resource
+    except ImportError:
+        return 0.0
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _picture(model: Flow, f: Linearizer, x: Tensor, result: Mapping[str, Any], path: Path) -> None:
@@ -270,7 +285,9 @@ def _normality(z: Tensor, path: Path) -> None:
              title="All coordinates of test images")  # fmt: skip
     norms = z.norm(dim=1)
     right.hist(norms.numpy(), 60, density=True, alpha=0.7, label="g(x)")
-    right.hist(torch.randn(20_000, z.shape[1]).norm(dim=1).numpy(), 60, density=True,
+    generator = torch.Generator().manual_seed(0)
+    drawn = torch.randn(20_000, z.shape[1], generator=generator).norm(dim=1)
+    right.hist(drawn.numpy(), 60, density=True,
                histtype="step", label="N(0, I)")  # fmt: skip
     right.set(xlabel="‖z‖", title="Distance from the origin")
     right.legend()
@@ -278,8 +295,10 @@ def _normality(z: Tensor, path: Path) -> None:
 
 
 def _folder(one: Opened, out: Path | None) -> Path:
-    own = SHIPPED not in one.folder.resolve().parents
-    folder = out or (one.folder / "evaluation" if own else Path(f"{one.folder.name}-evaluation"))
+    shipped = Path(f"{one.folder.name}-evaluation")
+    folder = out or (shipped if is_shipped(one.folder) else one.folder / "evaluation")
+    if folder.exists() and not folder.is_dir():
+        raise ValueError(f"evaluate: expected a folder, but {folder} is a file.")
     folder.mkdir(parents=True, exist_ok=True)
     return folder
 

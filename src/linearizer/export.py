@@ -26,7 +26,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .bijections import ActNorm, Bijection, Chain, InvertibleLinear, OnFirst, SpatialSplit2x2
+from .bijections import ActNorm, Bijection, Chain, InvertibleLinear, OnPart, SpatialSplit2x2
 from .bijections.adapters import NormflowsBijection, ZukoBijection, _Adapter
 from .bijections.mixing import _mix
 from .bijections.reshape import _shuffle, _unshuffle
@@ -215,8 +215,8 @@ def _layers(g: Bijection, inverse: bool) -> list[nn.Module]:
         return [_Mix(g, inverse)]
     if isinstance(g, SpatialSplit2x2):
         return [_Split(g, inverse)]
-    if isinstance(g, OnFirst):
-        return [_First(g, inverse)]
+    if isinstance(g, OnPart):
+        return [_Part(g, inverse)]
     if isinstance(g, _Adapter):
         return [_Peer(g, inverse)]
     return [_Layer(g, inverse)]
@@ -299,13 +299,15 @@ class _Split(nn.Module):
         return patches.index_select(1, self.order).flatten(1, 2)
 
 
-class _First(nn.Module):
-    def __init__(self, layer: OnFirst, inverse: bool) -> None:
+class _Part(nn.Module):
+    def __init__(self, layer: OnPart, inverse: bool) -> None:
         super().__init__()
-        self.cut, self.inner = layer.g.dim, nn.Sequential(*_layers(layer.g, inverse))
+        self.start, self.end = layer.start, layer.end
+        self.inner = nn.Sequential(*_layers(layer.g, inverse))
 
     def forward(self, x: Tensor) -> Tensor:
-        return torch.cat([self.inner(x[:, : self.cut]), x[:, self.cut :]], 1)
+        part = self.inner(x[:, self.start : self.end])
+        return torch.cat([x[:, : self.start], part, x[:, self.end :]], 1)
 
 
 class _Peer(nn.Module):

@@ -245,9 +245,11 @@ class GaussianVelocity(Family):
             )
         _, S, Vh = torch.linalg.svd(sketch, full_matrices=False)
         values = S[:rank].square() / n  # fewer than rank where there are fewer samples
+        dust = torch.finfo(values.dtype).eps * max(n, dim) * float(values[0])
+        values = torch.where(values > dust, values, 0.0)
         if rest is None:
-            left = max(trace / n - float(values.sum()), 0.0)
-            rest = left / (dim - len(values)) if dim > len(values) else 0.0
+            left = trace / n - float(values.double().sum())
+            rest = left / (dim - len(values)) if left > dust and dim > len(values) else 0.0
         return cls(Vh[:rank].mT.contiguous(), values, rest)
 
     @property
@@ -275,7 +277,11 @@ class GaussianVelocity(Family):
         return self._operator(ratio(self.values), ratio(self.rest))
 
     def step(self, t0: float, t1: float) -> Operator | None:
-        return self.flow(t0, t1) if self.singular and 1.0 in (t0, t1) else None
+        if not self.singular:
+            return None
+        if (t0 - 1.0) * (t1 - 1.0) < 0:
+            raise _undefined("GaussianVelocity")
+        return self.flow(t0, t1) if 1.0 in (t0, t1) else None
 
     def _operator(self, inside: Tensor, outside: Tensor) -> ScaledIdentityPlusLowRank:
         inside, outside = inside.to(self.basis.dtype), outside.to(self.basis.dtype)

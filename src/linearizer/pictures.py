@@ -2,6 +2,7 @@ r"""Grids of images and plots of spectra, for a person to look at."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -27,27 +28,32 @@ def image_grid(
     from matplotlib.figure import Figure
 
     columns = max(len(row) for row in rows)
+    H, W = rows[0].shape[2:]
     # Inches kept free for the labels on the left and the title above.
     left = 0.25 + 0.075 * max(map(len, row_labels), default=0)
     above = 0.15 + (0.35 if title else 0) + (0.25 if column_labels else 0)
-    width, height = left + columns * cell + 0.1, above + len(rows) * cell + 0.1
+    width, height = left + columns * cell + 0.1, above + len(rows) * cell * H / W + 0.1
     figure = Figure(figsize=(width, height), dpi=130)
-    grid = figure.add_gridspec(
-        len(rows), columns, wspace=0.06, hspace=0.06, left=left / width, right=1 - 0.1 / width,
-        top=1 - above / height, bottom=0.1 / height,
-    )  # fmt: skip
+    inside = (left / width, 0.1 / height, columns * cell / width, 1 - (above + 0.1) / height)
+    axes = figure.add_axes(inside)
+    axes.set_axis_off()
+    # All images as one, enlarged to whole pixels with a little space around each.
+    factor = max(1, math.ceil(130 * cell / W))
+    gap = max(1, round(0.03 * W * factor))
+    tile, tall = W * factor + gap, H * factor + gap
+    canvas = torch.ones(len(rows) * tall, columns * tile, 3)
     for i, row in enumerate(rows):
-        for j, image in enumerate(row.detach().clamp(0, 1).cpu()):
-            axes = figure.add_subplot(grid[i, j])
-            axes.set(xticks=[], yticks=[])
-            axes.spines[:].set_visible(False)
-            grey = image.shape[0] == 1
-            pixels = image[0] if grey else image.movedim(0, -1)
-            axes.imshow(pixels.numpy(), cmap="gray" if grey else None, vmin=0, vmax=1)
-            if j == 0 and i < len(row_labels):
-                axes.set_ylabel(row_labels[i], rotation=0, ha="right", va="center", fontsize=9)
-            if i == 0 and j < len(column_labels):
-                axes.set_title(column_labels[j], fontsize=9, pad=4)
+        for j, image in enumerate(row.detach().float().clamp(0, 1).cpu()):
+            large = image.expand(3, H, W).repeat_interleave(factor, 1).repeat_interleave(factor, 2)
+            canvas[i * tall : i * tall + H * factor, j * tile : j * tile + W * factor] = (
+                large.movedim(0, -1)
+            )
+    axes.imshow(canvas.numpy(), interpolation="nearest", aspect="auto")
+    for i, label in enumerate(row_labels[: len(rows)]):
+        middle = i * tall + H * factor / 2
+        axes.text(-gap - 4, middle, label, ha="right", va="center", fontsize=9)
+    for j, label in enumerate(column_labels[:columns]):
+        axes.text(j * tile + W * factor / 2, -gap, label, ha="center", va="bottom", fontsize=9)
     if title:
         figure.suptitle(title, x=0.5, y=1 - 0.12 / height, va="top", fontsize=11)
     figure.savefig(path)

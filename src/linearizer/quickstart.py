@@ -17,6 +17,7 @@ from torch import Tensor
 
 from . import runs
 from .apps.flow import Flow
+from .checkpoint import read_config
 from .linearizer import Linearizer
 from .metrics import psnr
 from .pictures import image_grid
@@ -40,7 +41,7 @@ def run(out: Path, steps: int = STEPS, seed: int = 0) -> Tour:
     """Train, then write the pictures, the numbers and the page of the tour into ``out``."""
     out.mkdir(parents=True, exist_ok=True)
     folder = out / "run"
-    shutil.rmtree(folder, ignore_errors=True)  # of an earlier tour
+    _clear(folder)
     flags = {
         "model": {"refine": steps},
         "training": {"steps": steps, "seed": seed, "validate_every": steps},
@@ -59,6 +60,22 @@ def run(out: Path, steps: int = STEPS, seed: int = 0) -> Tour:
     (out / "summary.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
     _page(out, numbers, lines)
     return Tour(numbers, [*sorted(p for p in out.iterdir() if p.is_file()), folder])
+
+
+def _clear(folder: Path) -> None:
+    """Remove the run of an earlier tour, and nothing else."""
+    if not folder.exists():
+        return
+    own = {"config.json", "weights.safetensors", "metrics.jsonl", "state", "samples", "operators",
+           "tensorboard"}  # fmt: skip
+    config = read_config(folder) if (folder / "config.json").is_file() else {}
+    tour = config.get("app") == "flow" and (config.get("data") or {}).get("name") == "digits"
+    if not tour or {p.name for p in folder.iterdir()} - own:
+        raise ValueError(
+            f"quickstart: {folder} is there already and not from an earlier tour. Choose another "
+            "folder with --out."
+        )
+    shutil.rmtree(folder)
 
 
 def _collapse(model: Flow, f: Linearizer) -> dict[str, float]:
@@ -97,7 +114,7 @@ def _draw(model: Flow, f: Linearizer, x: Tensor, out: Path) -> dict[str, float]:
 
 
 def _certify(model: Flow, x: Tensor) -> tuple[dict[str, float], list[str]]:
-    """Every law on noise, in both precisions; and the round trip of g on digits."""
+    """Every law on digits, in both precisions; and the round trip of g."""
     numbers, lines = {}, []
     for dtype, name in ((torch.float32, "float32"), (torch.float64, "float64")):
         model.to(dtype)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
-from contextlib import nullcontext
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,7 +31,7 @@ from .checkpoint import (
 from .pictures import spectrum
 from .progress import Transfer
 from .settings import Settings, did_you_mean, read_toml, resolve
-from .training import STATE, Result, Training, fit
+from .training import STATE, Interrupted, Result, Training, fit
 
 __all__ = ["DataSettings", "Opened", "Plan", "certified", "execute", "exported", "opened", "plan",
            "planned", "points", "run_data", "spectrum_of"]  # fmt: skip
@@ -187,21 +187,33 @@ def execute(
         preview=preview if app.preview is not None else None,
         progress=progress,
     )
-    if app.refine is None and app.finish is None:
+    if (app.refine is None and app.finish is None) or os.environ.get("RANK", "0") != "0":
         return result
-    model = load(run)
-    if app.refine is not None:
-        _after_first_stage(model, run, result.step)
-    if app.refine is not None and (second := app.refine(model, source)) is not None:
-        say(f"second stage: {second.training.get('steps', plan.training.steps):,} steps")
-        result = _refine(second, run, plan.training, result, progress)
-    if app.finish is not None:
-        app.finish(model, source)
-    if os.environ.get("RANK", "0") == "0":
-        write_weights(run, tensors_of(model), settings)
-        if app.preview is not None and plan.training.validate_every:
-            app.preview(model, source, run / "samples" / f"step-{plan.training.steps:06d}.png")
+    with _alone():
+        model = load(run)
+        if app.refine is not None:
+            _after_first_stage(model, run, result.step)
+            if (second := app.refine(model, source)) is not None:
+                say(f"second stage: {second.training.get('steps', plan.training.steps):,} steps")
+                result = _refine(second, run, plan.training, result, progress)
+                model.cpu()
+        if app.finish is not None:
+            app.finish(model, source)
+    write_weights(run, tensors_of(model), settings)
+    if app.preview is not None and plan.training.validate_every:
+        app.preview(model, source, run / "samples" / f"step-{plan.training.steps:06d}.png")
     return result
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One process, although others were started beside it: a second stage is small."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    held = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(held)
 
 
 def _after_first_stage(model: Any, run: Path, step: int) -> None:
@@ -212,10 +224,9 @@ def _after_first_stage(model: Any, run: Path, step: int) -> None:
         if about.get("step") == step:
             fill(model, tensors, str(start))
             return
-    if os.environ.get("RANK", "0") == "0":
-        shutil.rmtree(start.parent, ignore_errors=True)
-        start.parent.mkdir()
-        write_tensors(start, tensors_of(model), {"step": step})
+    shutil.rmtree(start.parent, ignore_errors=True)
+    start.parent.mkdir(parents=True)
+    write_tensors(start, tensors_of(model), {"step": step})
 
 
 def _refine(
@@ -223,15 +234,19 @@ def _refine(
 ) -> Result:
     """The second stage, in a folder of its own."""
     changes = {"validate_every": 0, "patience": 0, **second.training}
-    done = fit(
-        second.part,
-        second.loss,
-        second.source,
-        resolve(Training, f"{run} [refine]", training.model_dump(), changes),
-        run / "state" / "refine",
-        resume=True,
-        progress=progress,
-    )
+    try:
+        done = fit(
+            second.part,
+            second.loss,
+            second.source,
+            resolve(Training, f"{run} [refine]", training.model_dump(), changes),
+            run / "state" / "refine",
+            resume=True,
+            progress=progress,
+        )
+    except Interrupted as stop:
+        # The first stage is done; resuming finds it so, and goes on here.
+        raise Interrupted(first._replace(stopped="interrupted"), stop.signal_number) from None
     losses = {**first.losses, **{f"refined {k}": v for k, v in done.losses.items()}}
     return first._replace(seconds=first.seconds + done.seconds, losses=losses)
 
@@ -271,6 +286,8 @@ def opened(run: str | Path) -> Opened:
 
 def run_data(run: Opened, root: Path | None = None) -> data.Data:
     """The data that a run was trained on."""
+    if not run.config.get("data"):
+        raise ValueError(f"{run.folder}: its {CONFIG} does not say what it was trained on.")
     saved = resolve(DataSettings, str(run.folder / CONFIG), run.config.get("data") or {})
     return data.load(saved.name, root, saved.size)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import math
 import re
 import time
 from collections.abc import Sequence
@@ -15,9 +16,9 @@ from torch import Tensor
 
 from . import data
 from .apps.flow import Flow
-from .checkpoint import HUB_WEIGHTS, SHIPPED, WEIGHTS, read_tensors, write_tensors
+from .checkpoint import HUB_WEIGHTS, WEIGHTS, is_shipped, read_tensors, write_tensors
 from .linearizer import Linearizer
-from .operators import Dense, Diagonal, Identity, LowRank, Operator, ScaledIdentityPlusLowRank
+from .operators import Dense, LowRank, Operator, ScaledIdentityPlusLowRank
 from .pictures import image_grid
 from .runs import Opened, opened, run_data
 from .solvers import choose_steps
@@ -64,20 +65,33 @@ def collapsed(run: Opened, how: Steps = STEPS, again: bool = False) -> Collapsed
     """The steps as one operator, from the run folder where it was kept."""
     begun = time.perf_counter()
     model: Flow = run.model
-    own = SHIPPED not in run.folder.resolve().parents
-    path = run.folder / "operators" / f"{how}.safetensors" if own else None
-    key = _digest(run.folder) if own else ""
-    if path is not None and path.exists() and not again:
-        tensors, about = read_tensors(path)
-        if about.get("weights") == key:
-            f = Linearizer(model.source, _unpack(tensors, about, path), model.target)
+    path = None
+    if not is_shipped(run.folder):
+        path = run.folder / "operators" / f"{how}.safetensors"
+        key = {"weights": _digest(run.folder), **how._asdict()}
+        if path.exists() and not again and (kept := _kept(path, key)) is not None:
+            f = Linearizer(model.source, kept, model.target)
             return Collapsed(f, path, True, time.perf_counter() - begun)
     f = model.collapse(*how)
     if path is not None:
         tensors, kind = _pack(f.operator)
-        path.parent.mkdir(exist_ok=True)
-        write_tensors(path, tensors, {"kind": kind, "weights": key, **how._asdict()})
+        try:
+            path.parent.mkdir(exist_ok=True)
+            write_tensors(path, tensors, {"kind": kind, **key})
+        except OSError:
+            path = None  # a folder that cannot be written; it works without
     return Collapsed(f, path, False, time.perf_counter() - begun)
+
+
+def _kept(path: Path, key: dict[str, Any]) -> Operator | None:
+    """The operator in a file, if it is whole and of these weights and steps."""
+    try:
+        tensors, about = read_tensors(path)
+        if any(about.get(name) != value for name, value in key.items()):
+            return None
+        return _unpack(tensors, about["kind"])
+    except (ValueError, OSError, KeyError):
+        return None  # damaged: it is made again
 
 
 def steps_for(run: Opened, solver: str, error: float, t0: float = 0.0, t1: float = 1.0) -> int:
@@ -92,31 +106,23 @@ def _digest(folder: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-_KINDS = {"LowRank": ("U", "V"), "ScaledIdentityPlusLowRank": ("alpha", "U", "V")}
+_KINDS: dict[str, tuple[type[Operator], tuple[str, ...]]] = {
+    "LowRank": (LowRank, ("U", "V")),
+    "ScaledIdentityPlusLowRank": (ScaledIdentityPlusLowRank, ("alpha", "U", "V")),
+    "Dense": (Dense, ("matrix",)),
+}
 
 
 def _pack(A: Operator) -> tuple[dict[str, Tensor], str]:
-    if isinstance(A, Identity):
-        A = ScaledIdentityPlusLowRank(1.0, *(torch.zeros(A.shape[0], 1) for _ in range(2)))
-    if isinstance(A, Diagonal):
-        return {"matrix": A.dense()}, "Dense"
     kind = type(A).__name__
-    if kind in _KINDS:
-        return {name: getattr(A, name).detach().contiguous() for name in _KINDS[kind]}, kind
-    return {"matrix": A.dense().detach().contiguous()}, "Dense"
+    if kind not in _KINDS:
+        A, kind = Dense(A.dense()), "Dense"
+    return {name: getattr(A, name).detach().contiguous() for name in _KINDS[kind][1]}, kind
 
 
-def _unpack(tensors: dict[str, Tensor], about: dict[str, Any], path: Path) -> Operator:
-    try:
-        if about["kind"] == "LowRank":
-            return LowRank(tensors["U"], tensors["V"])
-        if about["kind"] == "ScaledIdentityPlusLowRank":
-            return ScaledIdentityPlusLowRank(tensors["alpha"], tensors["U"], tensors["V"])
-        return Dense(tensors["matrix"])
-    except KeyError as missing:
-        raise ValueError(
-            f"{path}: expected a collapsed operator, but {missing} is missing. Remove the file."
-        ) from None
+def _unpack(tensors: dict[str, Tensor], kind: str) -> Operator:
+    make, names = _KINDS[kind]
+    return make(*(tensors[name] for name in names))
 
 
 # -- uses --------------------------------------------------------------------------------------
@@ -134,6 +140,8 @@ def sample(
     loop: bool = False,
 ) -> dict[str, Any]:
     """Samples from noise, by the collapsed operator or by the loop that it equals."""
+    if not math.isfinite(temperature):
+        raise ValueError(f"sample: expected a finite temperature, got {temperature}.")
     one = flow_of(run)
     model: Flow = one.model
     noise = temperature * model.noise(n, seed)
@@ -272,8 +280,10 @@ def walk(
 def _parse(expression: str) -> list[tuple[float, str]]:
     """``2*a.png - class:8 + b.png`` as [(2.0, "a.png"), (-1.0, "class:8"), (1.0, "b.png")]."""
     terms = []
-    pieces = re.split(r"\s+([+-])\s+", expression.strip())
-    for sign, piece in zip(["+", *pieces[1::2]], pieces[0::2], strict=True):
+    text = expression.strip()
+    first, text = (text[0], text[1:].strip()) if text[:1] in ("+", "-") else ("+", text)
+    pieces = re.split(r"\s+([+-])\s+", text)
+    for sign, piece in zip([first, *pieces[1::2]], pieces[0::2], strict=True):
         number, star, what = piece.partition("*")
         if not star:
             number, what = "1", piece
@@ -281,7 +291,7 @@ def _parse(expression: str) -> list[tuple[float, str]]:
             weight = float(number)
         except ValueError:
             weight = float("nan")
-        if not what.strip() or weight != weight:
+        if not what.strip() or not math.isfinite(weight):
             raise ValueError(
                 f"combine: expected terms like 0.5*a.png or class:3 with + and - between them, "
                 f"got {piece!r}."
@@ -311,8 +321,9 @@ def _read(one: Opened, images: Sequence[str | Path]) -> tuple[Tensor, list[str]]
 
 
 def _place(one: Opened, name: str) -> Path:
-    own = SHIPPED not in one.folder.resolve().parents
-    return (one.folder / "samples" / name) if own else Path(f"{one.folder.name}-{name}")
+    if is_shipped(one.folder):
+        return Path(f"{one.folder.name}-{name}")
+    return one.folder / "samples" / name
 
 
 def _written(path: Path) -> None:

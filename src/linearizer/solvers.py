@@ -339,7 +339,6 @@ def _collapse_structured(
     """βI + Pᵀ X Q, or None where an operator on the way has another structure."""
     parts = _parts(first, 1)
     assert parts is not None
-    share = _shares(parts)
     # Each batch of times is spread over the whole interval, so that the first one finds almost all
     # of the span and the others have little to add.
     count = len(plan.times)
@@ -349,6 +348,8 @@ def _collapse_structured(
     for b in range(batches):
         if (parts := _batch(family, plan.times[b::batches])) is None:
             return None
+        if b == 0:
+            share = _shares(parts)
         alpha[b::batches] = parts.alpha.double()
         left.take(parts.U, share, slice(b, count, batches))
         right.take(parts.V, 1.0 / share, slice(b, count, batches))

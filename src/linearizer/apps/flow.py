@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import copy
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
@@ -50,6 +50,9 @@ class Config(Settings):
         "prediction of the end",
     )
     rank: int = Field(32, ge=2, description="of the core; with subspace also its coordinates")
+    detail: int = Field(
+        0, ge=0, description="subspace: further axes, of what its coordinates leave of the images"
+    )
     blocks: int = Field(5, ge=1, description="blocks of the stack (subspace: of the one on u)")
     hidden: int | None = Field(
         None, ge=1, description="width of its networks; 512 for mlp, 16 channels for convolutions"
@@ -83,6 +86,11 @@ class Config(Settings):
         if self.nets not in {"subspace": ("auto", "mlp", "conv"), "mlp": ("auto", "mlp"),
                              "glow": ("auto", "conv", "unet")}[self.g]:  # fmt: skip
             raise ValueError(f"nets = {self.nets!r} does not go with g = {self.g!r}")
+        if self.core == "gaussian" and self.spaces != "noise":
+            raise ValueError('core = "gaussian" is the closed form for noise that is its own '
+                             'coordinates: it needs spaces = "noise"')  # fmt: skip
+        if self.detail and (self.g != "subspace" or self.core != "gaussian"):
+            raise ValueError('detail needs g = "subspace" and core = "gaussian"')
         if self.g == "subspace" and self.core == "velocity":
             raise ValueError('core = "velocity" would leave the noise outside the subspace as it '
                              'is: take "gaussian" or "prediction"')  # fmt: skip
@@ -155,7 +163,7 @@ class Flow(nn.Module):
         the loop costs a model that knows nothing of coordinates.
         """
         z = self.source.coordinates(x0)
-        if not through_data:
+        if not through_data or steps < 1:
             return self.target.points(integrate(self.family, z, solver, steps))
         x = self.target.points(z)
         for n in range(steps):
@@ -168,6 +176,8 @@ class Flow(nn.Module):
         """ActNorm and principal axes, from images."""
         g, x = self.target.g, batch.x
         draw = Draw(0)
+        if self.config is not None and self.config.distance != "mse":
+            _lpips(self.config.distance, self.config.lpips)  # says at once what is missing
         if self._kept() is None:  # constant pixels would have no scale
             x = x + 0.02 * draw.normal(x)
         if self.config is None or self.config.spaces != "noise":
@@ -184,18 +194,20 @@ class Flow(nn.Module):
         found = GaussianVelocity.from_coordinates(
             (self.target.coordinates(x)[:, :r] for x in batches), rank
         )
+        k = len(found.values)  # fewer than asked for where there are few images
         core.basis.zero_()
-        core.basis[:r] = found.basis
-        core.values.copy_(found.values)
+        core.basis[:r, :k] = found.basis
         core.rest.copy_(found.rest if r is None else torch.zeros(()))
+        core.values.copy_(core.rest)
+        core.values[:k] = found.values
 
     def _gaussian(self) -> GaussianVelocity | None:
         return self.family if isinstance(self.family, GaussianVelocity) else None
 
     def _kept(self) -> int | None:
         """How many leading coordinates carry the data, where g sets them apart."""
-        subspace = self.config is not None and self.config.g == "subspace"
-        return self.config.rank if self.config is not None and subspace else None
+        c = self.config
+        return c.rank + c.detail if c is not None and c.g == "subspace" else None
 
     def _like(self) -> Tensor:
         return next(iter([*self.parameters(), *self.buffers()]), torch.zeros(()))
@@ -204,8 +216,12 @@ class Flow(nn.Module):
 def build(config: Config) -> Flow:
     """The flow that the settings describe."""
     shape, dim = config.shape, config.shape[0] * config.shape[1] * config.shape[2]
-    if config.rank > dim:
-        raise ValueError(f"flow: rank is {config.rank}, but the images have only {dim} numbers.")
+    small = config.g == "subspace"
+    if config.rank + config.detail > dim - small:
+        raise ValueError(
+            f"flow: rank is {config.rank + config.detail} (with the detail), but the images have "
+            f"only {dim} numbers{', of which one must be left' if small else ''}."
+        )
     target = Space(_stack(config))
     if config.spaces == "noise":
         source = Space(Flatten(shape))
@@ -213,11 +229,11 @@ def build(config: Config) -> Flow:
         source = target
     else:
         source = Space(_with_flag(target.g, 0.0))
-    small = config.g == "subspace"
     if config.core == "gaussian":
-        basis = torch.eye(dim, config.rank)
-        rest = 0.0 if small and config.rank < dim else 1.0
-        family: Family = GaussianVelocity(basis, torch.ones(config.rank), rest)
+        kept = config.rank + config.detail
+        family: Family = GaussianVelocity(
+            torch.eye(dim, kept), torch.ones(kept), 0.0 if small else 1.0
+        )
     else:
         width = config.rank if small else dim
         family = TimeLowRank(width, config.rank)
@@ -234,8 +250,9 @@ def _stack(config: Config) -> Bijection:
     shape = config.shape
     if config.g == "subspace":
         return subspace(
-            shape, config.rank, config.hidden, config.nets, config.blocks, config.flow_hidden
-        )
+            shape, config.rank, config.hidden, config.nets, config.blocks, config.flow_hidden,
+            detail=config.detail,
+        )  # fmt: skip
     if config.g == "mlp":
         return Chain(Flatten(shape), *mlp(shape[0] * shape[1] * shape[2], config.blocks,
                                           config.hidden or 512))  # fmt: skip
@@ -264,8 +281,9 @@ class _Flagged(nn.Module):
 
 def _with_flag(g: Bijection, flag: float) -> Bijection:
     """The same bijection with another flag: a copy of the modules that holds the same tensors."""
-    shared = {id(t): t for t in (*g.parameters(), *g.buffers())}
-    other = copy.deepcopy(g, shared)
+    # Whatever holds no flag is shared as a module, so that a change of device keeps it so.
+    whole = [m for m in g.modules() if not any(isinstance(n, _Flagged) for n in m.modules())]
+    other = copy.deepcopy(g, {id(m): m for m in whole})
     for module in other.modules():
         if isinstance(module, _Flagged):
             module.flag = flag
@@ -339,7 +357,7 @@ def subspace_terms(model: Flow, x: Tensor, draw: Draw) -> tuple[dict[str, Tensor
     """
     c = model.config
     assert c is not None
-    axes, encode, decode, last = (cast(Any, layer) for layer in cast(Chain, model.target.g))
+    axes, encode, decode, last, *_ = _parts(model)
     r = c.rank
     with torch.no_grad():
         start = axes(x)
@@ -356,6 +374,11 @@ def subspace_terms(model: Flow, x: Tensor, draw: Draw) -> tuple[dict[str, Tensor
         "-log p": c.likelihood * bits.mean(),
     }
     return terms, torch.cat([z.detach(), torch.zeros_like(w)], 1)
+
+
+def _parts(model: Flow) -> list[Any]:
+    """The layers of a subspace."""
+    return list(cast(Chain, model.target.g))
 
 
 def _core(model: Flow) -> Family:
@@ -409,49 +432,67 @@ def facts(data: Any) -> dict[str, Any]:
 
 
 class _Codes(NamedTuple):
-    """Where images lie before the last stack of a subspace, (n, rank)."""
+    """Where images lie before the last stacks of a subspace: u (n, rank) and detail (n, detail)."""
 
     u: Tensor
+    v: Tensor
 
     def __len__(self) -> int:
         return len(self.u)
 
-    def batch(self, index: Tensor) -> tuple[Tensor]:
-        return (self.u[index],)
+    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        return self.u[index], self.v[index]
 
 
 @torch.no_grad()
 def refine(model: Flow, data: Any) -> Refinement | None:
-    r"""Likelihood of u + σε under the last stack alone, on codes that no longer move.
+    r"""Likelihood of u + σε, and of the detail given u, on codes that no longer move.
 
-    It is cheap, since it needs no images, and samples are as good as this density.
+    It is cheap, since it needs no images, and samples are as good as this density. The axes of the
+    detail are those of what D leaves now.
     """
     c = model.config
     assert c is not None
     if c.g != "subspace" or not c.refine:
         return None
-    axes, encode, _, last = (cast(Any, layer) for layer in cast(Chain, model.target.g))
-    x = (data.train.batch(i).x for i in torch.arange(len(data.train)).split(512))
-    pairs = ([p, p.flip(-1)] if c.mirror else [p] for p in x)
-    u = torch.cat([encode(axes(p.to(model._like())))[:, : c.rank] for pair in pairs for p in pair])
+    axes, encode, decode, last, *fine = _parts(model)
+    codes = torch.cat([decode(encode(axes(x))) for x in _images(model, data.train)])
+    u, v = codes[:, : c.rank], codes[:, :0]
+    if fine:
+        own = fine[0].g
+        own.initialized.fill_(False)
+        own.initialize(codes[:: -(-len(codes) // 8192), c.rank :])
+        v = torch.cat([own(w)[:, : c.detail] for w in codes[:, c.rank :].split(512)])
     noise = model.log_noise.detach().exp()
 
-    def unlikely(part: Any, batch: tuple[Tensor], draw: Draw) -> dict[str, Tensor]:
-        (u,) = batch
-        z, log_det = part.with_log_det(u + noise * draw.normal(u))
+    def unlikely(part: Any, batch: tuple[Tensor, Tensor], draw: Draw) -> dict[str, Tensor]:
+        u, v = batch
+        z, log_det = part[0].with_log_det(u + noise.to(u) * draw.normal(u))
+        if len(part) > 1:
+            z, more = part[1].with_log_det(torch.cat([z, v + 0.05 * draw.normal(v)], 1))
+            log_det = log_det + more
         return {"-log p": (0.5 * z.square().sum(1) - log_det).mean()}
 
-    return Refinement(
-        last.g, unlikely, _Codes(u.cpu()), {"steps": c.refine, "batch": 512, "rate": 2e-3}
-    )
+    part = nn.ModuleList([last.g, *(layer.g for layer in fine[1:])])
+    codes_of = _Codes(u.clone(), v.clone())
+    return Refinement(part, unlikely, codes_of, {"steps": c.refine, "batch": 512, "rate": 2e-3})
+
+
+def _images(model: Flow, images: Any, limit: int | None = None) -> Iterator[Tensor]:
+    """Images in parts, and their mirror images where the model learns them."""
+    mirror = model.config is not None and model.config.mirror
+    for i in torch.arange(min(len(images), limit or len(images))).split(500):
+        x = images.batch(i).x.to(model._like())
+        yield x
+        if mirror:
+            yield x.flip(-1)
 
 
 @torch.no_grad()
 def finish(model: Flow, data: Any) -> None:
     """Set a closed-form core from the training images."""
     if model._gaussian() is not None:
-        n = min(len(data.train), 20_000)
-        model.close_form(data.train.batch(i).x for i in torch.arange(n).split(500))
+        model.close_form(_images(model, data.train, 20_000))
 
 
 @torch.no_grad()
@@ -516,8 +557,8 @@ APP = App(
         },
         "mnist": {
             "data": {"name": "mnist", "size": 32},
-            "model": {**_BEST, "rank": 128, "blocks": 8, "likelihood": 0.025, "refine": 15_000},
-            "training": {**_LONG, "steps": 9000},
+            "model": {**_BEST, "rank": 64, "detail": 192, "likelihood": 0.05, "refine": 8000},
+            "training": _LONG,
         },
         "celeba": {
             "data": {"name": "celeba", "size": 64},

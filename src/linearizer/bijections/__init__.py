@@ -1,7 +1,7 @@
 """Invertible networks g: the contract, its layers, ready-made stacks, and wrappers of peers'."""
 
 from .adapters import from_freia, from_nflows, from_normflows, from_zuko
-from .axes import OnFirst, PrincipalAxes
+from .axes import OnPart, PrincipalAxes
 from .base import Bijection, Chain, Flatten
 from .coupling import AdditiveCoupling, AffineCoupling
 from .mixing import ActNorm, Conv1x1, InvertibleLinear
@@ -17,7 +17,7 @@ __all__ = [
     "Conv1x1",
     "Flatten",
     "InvertibleLinear",
-    "OnFirst",
+    "OnPart",
     "PixelShuffle",
     "PrincipalAxes",
     "SpatialSplit2x2",

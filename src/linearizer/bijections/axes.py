@@ -9,7 +9,7 @@ from torch import Tensor
 
 from .base import Bijection
 
-__all__ = ["OnFirst", "PrincipalAxes"]
+__all__ = ["OnPart", "PrincipalAxes"]
 
 
 class PrincipalAxes(Bijection):
@@ -121,41 +121,42 @@ class PrincipalAxes(Bijection):
         return self.forward(x)
 
 
-class OnFirst(Bijection):
-    r"""(u, w) ↦ (g(u), w): a bijection of the first coordinates of a vector; the rest stays.
+class OnPart(Bijection):
+    r"""(a, u, b) ↦ (a, g(u), b): a bijection of some coordinates of a vector; the others stay.
 
     Arguments:
         g: A bijection of vectors.
-        dim: Length of the whole vector, at least that of g.
+        dim: Length of the whole vector.
+        start: How many coordinates come before those of g.
 
     Example:
-        >>> g = OnFirst(ActNorm((2,)), 5)
+        >>> g = OnPart(ActNorm((2,)), 5)
         >>> g(torch.ones(3, 5)).shape
         torch.Size([3, 5])
     """
 
-    def __init__(self, g: Bijection, dim: int) -> None:
+    def __init__(self, g: Bijection, dim: int, start: int = 0) -> None:
         super().__init__((dim,))
-        if len(g.shape) != 1 or g.out_shape != g.shape or g.dim > dim:
+        if len(g.shape) != 1 or g.out_shape != g.shape or not 0 <= start <= dim - g.dim:
             raise ValueError(
-                f"OnFirst: expected a bijection of vectors of at most {dim} numbers, got one from "
-                f"{g.shape} to {g.out_shape}."
+                f"OnPart: expected a bijection of vectors that fits into {dim} numbers from "
+                f"number {start} on, got one from {g.shape} to {g.out_shape}."
             )
         self.g = g
+        self.start, self.end = start, start + g.dim
 
     def forward(self, x: Tensor) -> Tensor:
-        n = self.g.dim
-        return torch.cat([self.g.forward(x[:, :n]), x[:, n:]], 1)
+        return self._around(x, self.g.forward(x[:, self.start : self.end]))
 
     def inverse(self, z: Tensor) -> Tensor:
-        n = self.g.dim
-        return torch.cat([self.g.inverse(z[:, :n]), z[:, n:]], 1)
+        return self._around(z, self.g.inverse(z[:, self.start : self.end]))
 
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        n = self.g.dim
-        z, log_det = self.g.with_log_det(x[:, :n])
-        return torch.cat([z, x[:, n:]], 1), log_det
+        z, log_det = self.g.with_log_det(x[:, self.start : self.end])
+        return self._around(x, z), log_det
 
     def _initialize(self, x: Tensor) -> Tensor:
-        n = self.g.dim
-        return torch.cat([self.g._initialize(x[:, :n]), x[:, n:]], 1)
+        return self._around(x, self.g._initialize(x[:, self.start : self.end]))
+
+    def _around(self, x: Tensor, part: Tensor) -> Tensor:
+        return torch.cat([x[:, : self.start], part, x[:, self.end :]], 1)

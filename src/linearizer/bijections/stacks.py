@@ -7,7 +7,7 @@ from collections.abc import Callable
 from torch import Tensor, nn
 
 from ..nets import MLP, Bottleneck, FromVector, ResidualConv, ToVector
-from .axes import OnFirst, PrincipalAxes
+from .axes import OnPart, PrincipalAxes
 from .base import Bijection, Chain, Flatten
 from .coupling import AdditiveCoupling, AffineCoupling
 from .mixing import ActNorm, InvertibleLinear
@@ -162,6 +162,7 @@ def subspace(
     blocks: int = 5,
     flow_hidden: int = 256,
     max_log_scale: float = 1.0,
+    detail: int = 0,
 ) -> Chain:
     r"""Data in a few coordinates: x ↦ (u, w), with u (the first ``rank``) almost all of x.
 
@@ -170,7 +171,11 @@ def subspace(
     Trained to leave w ≈ 0, it is an autoencoder that loses nothing. A stack ``mlp`` on u comes
     last, for u to become Gaussian.
 
-    Set the axes from data by ``initialize``. The chain holds four layers in this order.
+    What w still has can be kept along its own ``detail`` leading axes: they come right after u, of
+    unit variance, and then scaled and shifted by a network of u.
+
+    Set the axes from data by ``initialize``. The chain holds the layers in this order: axes, E, D,
+    the stack on u, and the two of the detail.
 
     Arguments:
         shape: Of x; images (C, H, W) or vectors (dim,).
@@ -178,6 +183,7 @@ def subspace(
         hidden: Width of E and D; 512 for mlp, 16 channels for conv.
         nets: "mlp", "conv" (images only), or "auto": conv from 32×32 pixels on.
         blocks, flow_hidden, max_log_scale: Of the stack on u.
+        detail: How many axes of w.
 
     Example:
         >>> g = subspace((1, 8, 8), rank=6, blocks=1).initialize(torch.rand(50, 1, 8, 8))
@@ -201,12 +207,20 @@ def subspace(
     else:
         encode = nn.Sequential(nn.Flatten(), MLP(dim, rank, hidden or 512))
         decode = MLP(rank, dim, hidden or 512)
-    return Chain(
+    layers: list[Bijection] = [
         axes,
         AdditiveCoupling((dim,), _OfRest(axes, encode), "first", cut=rank),
         AdditiveCoupling((dim,), _ToRest(axes, decode), "second", cut=rank),
-        OnFirst(mlp(rank, blocks, flow_hidden, max_log_scale=max_log_scale), dim),
-    )
+        OnPart(mlp(rank, blocks, flow_hidden, max_log_scale=max_log_scale), dim),
+    ]
+    if detail:
+        kept = (rank + detail,)
+        fine = AffineCoupling(kept, MLP(rank, 2 * detail, 128), "second", max_log_scale, rank)
+        layers += [
+            OnPart(PrincipalAxes((dim - rank,), detail), dim, start=rank),
+            OnPart(fine, dim),
+        ]
+    return Chain(*layers)
 
 
 class _OfRest(nn.Module):

@@ -346,7 +346,8 @@ def read_images(
     pixels, notes = [], []
     for path in map(Path, paths):
         if not path.is_file():
-            raise ValueError(f"{path}: expected an image, but there is no such file.")
+            what = "it is a folder" if path.is_dir() else "there is no such file"
+            raise ValueError(f"{path}: expected an image, but {what}.")
         picture = Picture(str(path), path.read_bytes)
         image = _open(picture)
         side, grey = image.size, _is_grey(picture)
