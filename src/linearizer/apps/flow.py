@@ -562,7 +562,7 @@ APP = App(
         },
         "celeba": {
             "data": {"name": "celeba", "size": 64},
-            "model": {**_BEST, "rank": 96, "mirror": True},
+            "model": {**_BEST, "rank": 96, "detail": 96, "mirror": True},
             "training": {**_LONG, "batch": 64},
         },
     },

@@ -1,0 +1,46 @@
+"""The recipe of the shipped flow on MNIST, cut to a few CPU minutes and rank 32.
+
+    python benchmarks/short_flow.py [RUN]
+
+Trains by `linearizer train flow --preset best --data mnist --size 32 --steps 1500 --refine 2500`,
+then measures what `linearizer evaluate flow` measures.
+"""
+
+from __future__ import annotations
+
+import resource
+import sys
+import tempfile
+from pathlib import Path
+
+from common import write
+
+from linearizer import evaluation, runs
+
+FLAGS = {
+    "data": {"name": "mnist", "size": 32},
+    "model": {"refine": 2500},
+    "training": {"steps": 1500, "validate_every": 1500},
+}
+
+
+def cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_utime + used.ru_stime
+
+
+def main() -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        run = Path(sys.argv[1]) if len(sys.argv) > 1 else Path(folder) / "short-flow"
+        begun = cpu()
+        result = runs.execute(runs.plan("flow", preset="best", flags=FLAGS), run)
+        minutes = (cpu() - begun) / 60
+        measured = evaluation.flow(run, out=run / "evaluation", say=print)
+    measured.pop("files")
+    seconds = round(result.seconds)
+    write("short_flow", {"training_seconds": seconds, "training_cpu_minutes": round(minutes, 1),
+                         **measured})  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
