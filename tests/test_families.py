@@ -6,7 +6,7 @@ import torch
 from laws import close
 from linearizer.families import Family, GaussianVelocity, Leading, Prediction, TimeLowRank
 from linearizer.operators import Dense, LowRank, ScaledIdentityPlusLowRank
-from linearizer.solvers import collapse
+from linearizer.solvers import SOLVERS, collapse, integrate
 
 
 def test_a_family_is_abstract():
@@ -205,3 +205,15 @@ def test_leading_acts_on_the_first_coordinates_alone():
     assert Leading(inner, 7)(torch.rand(5)).batch == 5
     with pytest.raises(ValueError, match="at most 2 coordinates"):
         Leading(inner, 2)(0.3)
+
+
+@pytest.mark.parametrize("rest", [0.0, 0.3])
+@pytest.mark.parametrize("solver", SOLVERS)
+def test_a_common_eigenbasis_gives_what_the_steps_give_in_either_precision(solver, rest):
+    Q = torch.linalg.qr(torch.randn(30, 5))[0].float()
+    family = GaussianVelocity(Q, torch.tensor([2.0, 1.0, 0.5, 0.1, 0.0]).float(), rest)
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.float64, 1e-12)):
+        family.to(dtype)
+        z = torch.randn(4, 30).to(dtype)
+        once, many = collapse(family, solver, 12)(z), integrate(family, z, solver, 12)
+        assert float((once - many).norm() / many.norm()) < tolerance

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import abc
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from .nets import MLP
-from .operators import Identity, LowRank, Operator, ScaledIdentityPlusLowRank
+from .operators import Diagonal, Identity, LowRank, Operator, ScaledIdentityPlusLowRank
 
 __all__ = ["Family", "GaussianVelocity", "Leading", "Prediction", "TimeLowRank"]
 
@@ -32,6 +33,14 @@ class Family(nn.Module, abc.ABC):
         A velocity that is singular at some time names its step into that time here. A solver asks
         before each step; where it gets an operator it applies that one and evaluates no velocity
         in that step.
+        """
+        return None
+
+    def eigenbasis(self) -> tuple[Tensor, Family] | None:
+        r"""Q and diagonals d with A_t = Q diag(d₁ … d_k) Qᵀ + d_{k+1}(I − QQᵀ), or None.
+
+        A family whose operators have all the same orthonormal eigenvectors names them here, (dim,
+        k); it is then collapsed number by number.
         """
         return None
 
@@ -283,10 +292,41 @@ class GaussianVelocity(Family):
             raise _undefined("GaussianVelocity")
         return self.flow(t0, t1) if 1.0 in (t0, t1) else None
 
+    def _apply(self, fn: Any, recurse: bool = True) -> GaussianVelocity:
+        super()._apply(fn, recurse)
+        if not self.basis.is_meta:
+            for _ in range(2):  # orthonormal to the rounding of the precision that it has now
+                Q = self.basis
+                eye = torch.eye(Q.shape[1], dtype=Q.dtype, device=Q.device)
+                self.basis.copy_(Q @ (1.5 * eye - 0.5 * Q.mT @ Q))
+        return self
+
+    def eigenbasis(self) -> tuple[Tensor, Family]:
+        return self.basis, _Rates(torch.cat([self.values, self.rest[None]]).double())
+
     def _operator(self, inside: Tensor, outside: Tensor) -> ScaledIdentityPlusLowRank:
         inside, outside = inside.to(self.basis.dtype), outside.to(self.basis.dtype)
         U = self.basis * (inside - outside[..., None])[..., None, :]
         return ScaledIdentityPlusLowRank(outside, U, self.basis)
+
+
+class _Rates(Family):
+    """The eigenvalues of a GaussianVelocity, for second moments (k,)."""
+
+    moments: Tensor
+
+    def __init__(self, moments: Tensor) -> None:
+        super().__init__()
+        self.register_buffer("moments", moments)
+
+    def forward(self, c: float | Tensor) -> Diagonal:
+        return Diagonal(_rate(_time(c, "GaussianVelocity")[..., None], self.moments))
+
+    def step(self, t0: float, t1: float) -> Operator | None:
+        singular = bool((self.moments == 0).any())
+        if not singular or 1.0 not in (t0, t1):
+            return None
+        return Diagonal((_spread(t1, self.moments) / _spread(t0, self.moments)).sqrt())
 
 
 def _spread(t: Tensor | float, value: Tensor) -> Tensor:

@@ -94,6 +94,10 @@ def collapse(
     eye = Identity(first.shape[0], first.dtype, first.device)
     if t0 == t1:
         return eye
+    if (known := family.eigenbasis()) is not None:
+        basis, rates = known
+        b = collapse(rates, solver, steps, t0, t1).dense().diagonal().to(first.dtype)
+        return _trimmed(b[-1], basis * (b[:-1] - b[-1]), basis, rtol)
     if _parts(first, 1) is not None:
         if needs_gradient(*first.parameters(), *first.buffers()):
             return _collapse_with_gradient(plan, family, eye)
@@ -381,6 +385,14 @@ def _collapse_structured(
     U = P.rows.mT @ (U[:, :keep] * S[:keep]).to(first.dtype)
     V = Q.rows.mT @ V[:, :keep].to(first.dtype)
     beta = beta.to(first.dtype)
+    return LowRank(U, V) if beta == 0 else ScaledIdentityPlusLowRank(beta, U, V)
+
+
+def _trimmed(beta: Tensor, U: Tensor, V: Tensor, rtol: float) -> Operator:
+    """βI + UVᵀ without the columns that are rounding or ≤ rtol·(|β| + ‖UVᵀ‖); V is orthonormal."""
+    size = U.norm(dim=0)
+    keep = size > max(rtol, torch.finfo(U.dtype).eps) * (beta.abs() + peak(size))
+    U, V = U[:, keep], V[:, keep]
     return LowRank(U, V) if beta == 0 else ScaledIdentityPlusLowRank(beta, U, V)
 
 

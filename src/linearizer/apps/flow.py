@@ -61,23 +61,29 @@ class Config(Settings):
     nets: Literal["auto", "mlp", "conv", "unet"] = Field(
         "auto", description="networks inside the stack: mlp or conv (subspace), conv or unet (glow)"
     )
-    induced: float = Field(1.0, ge=0, description="weight of the error in coordinates")
-    image: float = Field(0.0, ge=0, description="weight of the error as a distance of images")
+    induced: float = Field(
+        1.0, ge=0, description="learned core: weight of the error in coordinates"
+    )
+    image: float = Field(
+        0.0, ge=0, description="learned core: weight of the error as a distance of images"
+    )
     reconstruction: float = Field(
         1.0, ge=0, description="weight of decoding under noise in coordinates"
     )
-    alignment: float = Field(0.0, ge=0, description="weight of the one-step error at t = 0")
+    alignment: float = Field(
+        0.0, ge=0, description="learned core: weight of the one-step error at t = 0"
+    )
     likelihood: float = Field(0.05, ge=0, description="weight of −log p of the coordinates")
-    latent_noise: float = Field(0.2, gt=0, description="noise in coordinates; learned in subspace")
+    latent_noise: float = Field(0.2, gt=0, description="noise in coordinates; subspace learns it")
     distance: Literal["mse", "alex", "squeeze"] = Field(
-        "mse", description="of images: squared error, or LPIPS on these features"
+        "mse", description="of images, not in subspace: squared error, or LPIPS on these features"
     )
     lpips: str | None = Field(None, description="folder of the LPIPS weights")
     mirror: bool = Field(False, description="learn mirror images as well")
     refine: int = Field(
         3000, ge=0, description="subspace: further steps of the likelihood on u, with g fixed"
     )
-    dequantize: float = Field(0.02, ge=0, description="noise added to images for the likelihood")
+    dequantize: float = Field(0.02, ge=0, description="not in subspace: noise added to images")
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
@@ -461,7 +467,8 @@ def refine(model: Flow, data: Any) -> Refinement | None:
     if fine:
         own = fine[0].g
         own.initialized.fill_(False)
-        own.initialize(codes[:: -(-len(codes) // 8192), c.rank :])
+        some = 8192 if own.dim < 4096 else 4096  # of the smaller Gram matrix the axes are found
+        own.initialize(codes[:: -(-len(codes) // some), c.rank :])
         v = torch.cat([own(w)[:, : c.detail] for w in codes[:, c.rank :].split(512)])
     noise = model.log_noise.detach().exp()
 
