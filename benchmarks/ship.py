@@ -19,11 +19,16 @@ from linearizer.apps import get
 SMALL = 2048  # numbers
 
 
+def _rounded(key: str, tensor: torch.Tensor) -> bool:
+    derived = key.endswith("triangle")  # from rounded axes, and exact for them
+    return tensor.numel() > SMALL and tensor.is_floating_point() and not derived
+
+
 def main(run: str, name: str) -> None:
     config = checkpoint.read_config(Path(run))
     model = checkpoint.load(run)
-    for tensor in checkpoint.tensors_of(model).values():
-        if tensor.numel() > SMALL and tensor.is_floating_point():
+    for key, tensor in checkpoint.tensors_of(model).items():
+        if _rounded(key, tensor):
             tensor.data.copy_(tensor.data.half())
     model.float()  # what is derived from rounded weights follows them
     app = get(config["app"])
@@ -32,11 +37,9 @@ def main(run: str, name: str) -> None:
 
         app.finish(model, load(config["data"]["name"], size=config["data"]["size"]))
     tensors = {
-        key: t.detach().half() if t.numel() > SMALL and t.is_floating_point() else t.detach()
+        key: t.detach().half() if _rounded(key, t) else t.detach()
         for key, t in checkpoint.tensors_of(model).items()
     }
-    for key in [k for k in tensors if k.endswith("triangle")]:
-        tensors[key] = tensors[key].float()
     assert all(bool(t.isfinite().all()) for t in tensors.values())
     folder = checkpoint.SHIPPED / name
     folder.mkdir(parents=True, exist_ok=True)

@@ -217,3 +217,14 @@ def test_a_common_eigenbasis_gives_what_the_steps_give_in_either_precision(solve
         z = torch.randn(4, 30).to(dtype)
         once, many = collapse(family, solver, 12)(z), integrate(family, z, solver, 12)
         assert float((once - many).norm() / many.norm()) < tolerance
+
+
+def test_rows_of_zeros_need_not_be_stored():
+    Q = torch.linalg.qr(torch.randn(6, 3))[0]
+    wide = torch.nn.functional.pad(Q, (0, 0, 0, 4))
+    values = torch.tensor([2.0, 1.0, 0.5])
+    short, full = GaussianVelocity(Q, values, 0.1, dim=10), GaussianVelocity(wide, values, 0.1)
+    close(short(0.4).dense(), full(0.4).dense(), 1e-12)
+    close(collapse(short, steps=9).dense(), collapse(full, steps=9).dense(), 1e-12)
+    with pytest.raises(ValueError, match="expected dim ≥ 6"):
+        GaussianVelocity(Q, values, 0.1, dim=5)

@@ -350,7 +350,9 @@ def load(run: str | Path, into: nn.Module | None = None) -> Any:
             "differ). Restore the file that was changed."
         )
     if into is None:
-        # In the precision that was saved, whatever torch's default is now.
-        floats = (t.dtype for t in tensors.values() if t.is_floating_point())
-        into = app.model(settings).to(next(floats, None))
+        # In the precision that was saved, whatever torch's default is now; half is for storage.
+        import torch
+
+        double = any(t.dtype == torch.float64 for t in tensors.values())
+        into = app.model(settings).to(torch.float64 if double else torch.float32)
     return fill(into, tensors, str(weights)).eval()

@@ -184,6 +184,8 @@ class GaussianVelocity(Family):
         basis: Q, orthonormal columns (dim, rank).
         values: λ, the second moments along them (rank,), not negative.
         rest: ε, the second moment in all other directions, not negative.
+        dim: Size of the coordinates, if the basis is in the first ones and leaves out the zeros
+            of all others.
 
     Example:
         >>> family = GaussianVelocity(torch.eye(3)[:, :1], torch.tensor([4.0]), 0.25)
@@ -195,7 +197,13 @@ class GaussianVelocity(Family):
     values: Tensor
     rest: Tensor
 
-    def __init__(self, basis: Tensor, values: Tensor, rest: float | Tensor = 0.0) -> None:
+    def __init__(
+        self,
+        basis: Tensor,
+        values: Tensor,
+        rest: float | Tensor = 0.0,
+        dim: int | None = None,
+    ) -> None:
         super().__init__()
         if basis.ndim != 2 or values.shape != basis.shape[1:]:
             raise ValueError(
@@ -212,7 +220,10 @@ class GaussianVelocity(Family):
                 "GaussianVelocity: expected orthonormal columns of the basis. "
                 "Take Q of torch.linalg.qr, or build it with from_coordinates."
             )
-        if k == n:
+        self.dim = n if dim is None else dim
+        if self.dim < n:
+            raise ValueError(f"GaussianVelocity: expected dim ≥ {n}, as the basis has, got {dim}.")
+        if k == self.dim:
             rest = values.min()  # nothing is outside; keep its rate finite
         self.register_buffer("basis", basis)
         self.register_buffer("values", values)
@@ -302,12 +313,17 @@ class GaussianVelocity(Family):
         return self
 
     def eigenbasis(self) -> tuple[Tensor, Family]:
-        return self.basis, _Rates(torch.cat([self.values, self.rest[None]]).double())
+        return self._wide(), _Rates(torch.cat([self.values, self.rest[None]]).double())
 
     def _operator(self, inside: Tensor, outside: Tensor) -> ScaledIdentityPlusLowRank:
         inside, outside = inside.to(self.basis.dtype), outside.to(self.basis.dtype)
-        U = self.basis * (inside - outside[..., None])[..., None, :]
-        return ScaledIdentityPlusLowRank(outside, U, self.basis)
+        Q = self._wide()
+        U = Q * (inside - outside[..., None])[..., None, :]
+        return ScaledIdentityPlusLowRank(outside, U, Q)
+
+    def _wide(self) -> Tensor:
+        """Q with all its rows."""
+        return nn.functional.pad(self.basis, (0, 0, 0, self.dim - len(self.basis)))
 
 
 class _Rates(Family):

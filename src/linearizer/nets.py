@@ -21,18 +21,27 @@ __all__ = [
 class MLP(nn.Module):
     r"""Vectors to vectors: ``depth`` hidden layers of width ``hidden``, SiLU between them.
 
-    The last layer starts at zero, so that a coupling starts as the identity.
+    The last layer starts at zero, so that a coupling starts as the identity. With a ``bound`` c the
+    inputs go through c·tanh(x/c): far out the network is constant, and a coupling grows linearly.
     """
 
-    def __init__(self, inputs: int, outputs: int, hidden: int = 128, depth: int = 2) -> None:
+    def __init__(
+        self,
+        inputs: int,
+        outputs: int,
+        hidden: int = 128,
+        depth: int = 2,
+        bound: float | None = None,
+    ) -> None:
         super().__init__()
+        self.bound = bound
         layers: list[nn.Module] = []
         for i in range(depth):
             layers += [nn.Linear(inputs if i == 0 else hidden, hidden), nn.SiLU()]
         self.layers = nn.Sequential(*layers, _zeroed(nn.Linear(hidden, outputs)))
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.layers(x)
+        return self.layers(x if self.bound is None else self.bound * torch.tanh(x / self.bound))
 
 
 class ResidualConv(nn.Module):

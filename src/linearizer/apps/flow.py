@@ -238,7 +238,7 @@ def build(config: Config) -> Flow:
     if config.core == "gaussian":
         kept = config.rank + config.detail
         family: Family = GaussianVelocity(
-            torch.eye(dim, kept), torch.ones(kept), 0.0 if small else 1.0
+            torch.eye(kept if small else dim, kept), torch.ones(kept), 0.0 if small else 1.0, dim
         )
     else:
         width = config.rank if small else dim
@@ -564,7 +564,7 @@ APP = App(
         },
         "mnist": {
             "data": {"name": "mnist", "size": 32},
-            "model": {**_BEST, "rank": 64, "detail": 192, "likelihood": 0.05, "refine": 8000},
+            "model": {**_BEST, "rank": 64, "detail": 192, "likelihood": 0.05},
             "training": _LONG,
         },
         "celeba": {

@@ -207,15 +207,21 @@ def subspace(
     else:
         encode = nn.Sequential(nn.Flatten(), MLP(dim, rank, hidden or 512))
         decode = MLP(rank, dim, hidden or 512)
+
+    def bounded(inputs: int, outputs: int) -> nn.Module:
+        return MLP(inputs, outputs, flow_hidden, bound=3.0)  # images far from data come back, too
+
     layers: list[Bijection] = [
         axes,
         AdditiveCoupling((dim,), _OfRest(axes, encode), "first", cut=rank),
         AdditiveCoupling((dim,), _ToRest(axes, decode), "second", cut=rank),
-        OnPart(mlp(rank, blocks, flow_hidden, max_log_scale=max_log_scale), dim),
+        OnPart(mlp(rank, blocks, conditioner=bounded, max_log_scale=max_log_scale), dim),
     ]
     if detail:
         kept = (rank + detail,)
-        fine = AffineCoupling(kept, MLP(rank, 2 * detail, 128), "second", max_log_scale, rank)
+        fine = AffineCoupling(
+            kept, MLP(rank, 2 * detail, 128, bound=3.0), "second", max_log_scale, rank
+        )
         layers += [
             OnPart(PrincipalAxes((dim - rank,), detail), dim, start=rank),
             OnPart(fine, dim),

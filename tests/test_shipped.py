@@ -1,0 +1,58 @@
+"""What ships with the package loads, is exact, and is as good as we say."""
+
+import pytest
+import torch
+
+import linearizer as lz
+from linearizer import data
+from linearizer.checkpoint import SHIPPED
+from linearizer.metrics import digit_classifier, psnr
+
+FLOWS = ["mnist-flow", "celeba-flow"]
+
+
+@pytest.fixture(autouse=True)
+def single_precision():
+    torch.set_default_dtype(torch.float32)
+    with torch.no_grad():
+        yield
+
+
+def test_the_models_are_there_and_small():
+    assert set(FLOWS) <= set(lz.models())
+    for name in FLOWS:
+        assert sum(p.stat().st_size for p in (SHIPPED / name).iterdir()) < 10 * 2**20
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_g_comes_back_from_noise_and_from_normal_coordinates(name):
+    model = lz.load(name)
+    X = model.target
+    noise, z = model.noise(50, 1), model.noise(50, 2).flatten(1)
+    assert float((X.points(X.coordinates(noise)) - noise).abs().max()) < 2e-4
+    assert float((X.coordinates(X.points(z)) - z).abs().max()) < 2e-4
+
+
+@pytest.mark.parametrize("name", FLOWS)
+def test_one_step_is_many_and_f_encodes_what_it_makes(name):
+    model = lz.load(name)
+    noise = model.noise(4, 3)
+    f = model.collapse("rk4", 20)
+    assert f.rank() == model.config.rank + model.config.detail
+    x = f(noise)
+    assert float((x - model.integrate(noise, "rk4", 20)).square().mean()) < 1e-8
+    assert float((f(f.pinv()(x)) - x).abs().max()) < 1e-3
+    assert 0.05 < float(x.clamp(0, 1).std()) < 0.5  # pictures, not noise or nothing
+
+
+def test_samples_of_the_digits_are_digits_of_every_class():
+    x = lz.load("mnist-flow").collapse("rk4", 100)(lz.load("mnist-flow").noise(300, 0))
+    confident, label = digit_classifier()(x.clamp(0, 1)).softmax(1).max(1)
+    assert float((confident > 0.5).float().mean()) > 0.8
+    assert len(label.unique()) == 10
+
+
+def test_held_out_digits_are_reconstructed_above_the_paper(data_root):
+    f = lz.load("mnist-flow")()
+    x = data.load("mnist", data_root, size=32).test.batch(torch.arange(300)).x
+    assert float(psnr(f(f.pinv()(x)).clamp(0, 1), x).mean()) > 31.6
