@@ -3,8 +3,8 @@
     python benchmarks/flow.py            (LINEARIZER_DATA must have mnist, celeba and lpips)
 
 For each shipped model it runs what `linearizer evaluate flow` runs. On MNIST it also trains a
-time-dependent core (x1-prediction, of the closed form's rank) by the flow matching loss on the shipped
-coordinates, and compares its one-step samples with those of the closed form.
+time-dependent core (x1-prediction, of the closed form's rank) by the flow matching loss on the
+shipped coordinates, and compares its one-step samples with those of the closed form.
 """
 
 from __future__ import annotations
