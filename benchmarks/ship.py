@@ -20,7 +20,7 @@ SMALL = 2048  # numbers
 
 
 def _rounded(key: str, tensor: torch.Tensor) -> bool:
-    derived = key.endswith("triangle")  # from rounded axes, and exact for them
+    derived = key.endswith(("triangle", "basis"))  # orthonormal, or exact for rounded axes
     return tensor.numel() > SMALL and tensor.is_floating_point() and not derived
 
 
