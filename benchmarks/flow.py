@@ -54,7 +54,7 @@ def learned(name: str, samples: int) -> dict:
         zt = (1 - t[:, None]) * z0 + t[:, None] * z1
         return {"induced": (family(t)(zt) - z1).square().mean()}
 
-    result = fit(family, loss, Coordinates(z), Training(steps=3000, batch=512, rate=2e-3, ema=0.999,
+    result = fit(family, loss, Coordinates(z), Training(steps=600, batch=512, rate=5e-3, ema=0.99,
                                                         tensorboard=False))  # fmt: skip
     other = Flow(model.source, Prediction(Leading(family, model.target.dim)), model.target)
     noise = model.noise(64, 7)

@@ -21,7 +21,7 @@ def read(name: str) -> dict[str, Any]:
 def rows() -> list[tuple[str, str, str]]:
     tour, fit = read("quickstart"), read("finite_fit")
     flow, short = read("flow")["mnist-flow"], read("short_flow")
-    unet, collapse = read("unet_flow")["fid"], read("collapse")
+    unet = read("unet_flow")["fid"]
     actions = read("structured_operators")["actions"]
     memory, glow = read("memory_depth")["rows"], read("glow_step")["cases"]
     few, many = memory[0], memory[-1]
@@ -60,13 +60,6 @@ def rows() -> list[tuple[str, str, str]]:
             f"FID {short['fid']['one step (1000 of rk4)']:.2g} in one step, "
             f"{short['inversion']['psnr_mean_over_images']:.1f} dB; U-Net {unet['1']:.0f} and "
             f"{unet['100']:.0f}",
-        ),
-        (
-            "RK4 steps of a rank-16 core at d = 12,288 collapsed: 100, 1,000",
-            "`python benchmarks/collapse.py`",
-            " and ".join(f"{r['seconds']:.2g} s" for r in collapse["structured"].values())
-            + "; the dense way, extrapolated, "
-            + f"{1000 * collapse['dense_12288_extrapolated']['seconds_per_step']:,.0f} s for 1,000",
         ),
         (
             "αI + UVᵀ at d = 12,288, rank 16: product, inverse, 16 singular triples",
@@ -220,24 +213,6 @@ def unet_table() -> str:
     )
 
 
-def collapse_table() -> str:
-    result = read("collapse")
-    dense = result["dense_12288_extrapolated"]
-    lines = ["| RK4 steps | time | peak memory | rank of B − αI | relative error to the loop | "
-             "dense, extrapolated |", "|---|---|---|---|---|---|"]  # fmt: skip
-    for steps, row in result["structured"].items():
-        lines.append(
-            f"| {int(steps):,} | {row['seconds']:.2g} s | {row['peak_mib']:.0f} MiB | "
-            f"{row['rank_of_B_minus_identity']} | {row['relative_error_to_the_loop']:.0e} | "
-            f"{int(steps) * dense['seconds_per_step']:,.0f} s |"
-        )
-    row = result["structured"]["100"]
-    return "\n".join(lines) + (
-        f"\n\nPseudo-inverse of B: {row['pinv_seconds']:.2g} s; a dense SVD, extrapolated, "
-        f"{dense['pinv_seconds']:,.0f} s.\n"
-    )
-
-
 def put(path: Path, mark: str, text: str) -> None:
     start, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->\n"
     old = path.read_text()
@@ -250,7 +225,6 @@ def main() -> None:
     put(DOCS / "training.md", "loop", loop_table())
     put(DOCS / "flow.md", "flow", flow_table())
     put(DOCS / "flow.md", "unet", unet_table())
-    put(DOCS / "flow.md", "collapse", collapse_table())
 
 
 if __name__ == "__main__":
