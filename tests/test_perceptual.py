@@ -5,13 +5,8 @@ import pytest
 import torch
 
 from laws import close
-from linearizer.data import root_folder
 from linearizer.perceptual import CHANNELS, LPIPS, load_lpips, shapes
 
-FOLDER = root_folder() / "lpips"
-needs_files = pytest.mark.skipif(
-    not FOLDER.is_dir(), reason=f"no LPIPS weights in {FOLDER}: set LINEARIZER_DATA"
-)
 BACKBONES = ["alex", "squeeze"]
 
 
@@ -193,15 +188,14 @@ def test_absent_and_wrong_files_are_told_with_where_and_what_to_do(tmp_path):
         load_lpips("vgg", tmp_path)
 
 
-def example(name):
+def example(folder, name):
     from PIL import Image
 
-    with Image.open(FOLDER / "example_images" / f"ex_{name}.png") as image:
+    with Image.open(folder / "example_images" / f"ex_{name}.png") as image:
         pixels = np.asarray(image.convert("RGB"))
     return torch.tensor(pixels).permute(2, 0, 1)[None] / 255
 
 
-@needs_files
 @pytest.mark.parametrize(
     "backbone, far, near",
     [
@@ -209,9 +203,10 @@ def example(name):
         ("squeeze", 0.7110, 0.1479),  # as found here, against changes
     ],
 )
-def test_the_example_images_have_their_distances(backbone, far, near):
-    lpips = load_lpips(backbone, FOLDER)
-    reference, p0, p1 = (example(name) for name in ("ref", "p0", "p1"))
+def test_the_example_images_have_their_distances(data_root, backbone, far, near):
+    folder = data_root / "lpips"
+    lpips = load_lpips(backbone, folder)
+    reference, p0, p1 = (example(folder, name) for name in ("ref", "p0", "p1"))
     assert lpips(reference, p0) > lpips(reference, p1)
     for precise in (lpips, lpips.double()):
         found = precise(torch.cat([reference, reference]), torch.cat([p0, p1]))

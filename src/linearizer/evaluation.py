@@ -240,23 +240,13 @@ def _times(model: Flow, f: Linearizer) -> dict[str, Any]:
         row["data_over_one_step"] = row["100_steps_through_data_seconds"] / row["one_step_seconds"]
         rows[f"batch {batch}"] = row
     for steps in (100, 1000):
-        before, begun = _peak_mib(), time.perf_counter()
+        begun = time.perf_counter()
         B = model.collapse("rk4", steps).operator
         rows[f"collapse of {steps}"] = {
             "seconds": time.perf_counter() - begun,
-            "peak_mib_above_what_went_before": _peak_mib() - before,
             "operator_mib": sum(t.numel() * t.element_size() for t in B.buffers()) / 2**20,
         }
     return rows
-
-
-def _peak_mib() -> float:
-    """Largest resident memory of this process so far; 0 where the system does not tell."""
-    try:
-        import resource
-    except ImportError:
-        return 0.0
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
 
 
 def _picture(model: Flow, f: Linearizer, x: Tensor, result: Mapping[str, Any], path: Path) -> None:

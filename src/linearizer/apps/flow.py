@@ -143,7 +143,9 @@ class Flow(nn.Module):
     def noise(self, n: int, seed: int = 0) -> Tensor:
         """Standard normal points (n, \\*shape), the same for a seed on every device."""
         generator = torch.Generator().manual_seed(seed)
-        return torch.randn(n, *self.source.shape, generator=generator).to(self._like())
+        # In float32 always, so that a seed is the same noise whatever torch's default is.
+        drawn = torch.randn(n, *self.source.shape, generator=generator, dtype=torch.float32)
+        return drawn.to(self._like())
 
     @torch.no_grad()
     def collapse(
