@@ -16,7 +16,9 @@ from pathlib import Path
 import torch
 from common import write
 
-from linearizer import evaluation, runs
+from linearizer import runs
+from linearizer.evaluation.flow import _inversion, _quality
+from linearizer.evaluation.tables import rounded
 from linearizer.sampling import flow_of
 
 FLAGS = {
@@ -42,15 +44,15 @@ def main() -> None:
         with torch.no_grad():
             x = torch.cat([source.test.batch(i).x for i in torch.arange(10_000).split(1000)])
             f = one.model.collapse("rk4", 1000)
-            fid = evaluation._quality(one.model, f, source, x, 10_000, None)
+            fid = _quality(one.model, f, source, x, 10_000, None)
             measured = {
                 "rank": f.rank(),
                 "fid": fid,
-                "inversion": evaluation._inversion(f, x, None),
+                "inversion": _inversion(f, x, None),
             }
     seconds = round(result.seconds)
     write("short_flow", {"training_seconds": seconds, "training_cpu_minutes": round(minutes, 1),
-                         **evaluation._rounded(measured)})  # fmt: skip
+                         **rounded(measured)})  # fmt: skip
 
 
 if __name__ == "__main__":

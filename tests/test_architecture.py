@@ -34,6 +34,8 @@ ORDER = [
     "training",
     "runs",
     "sampling",
+    "projecting",
+    "baselines",
     "evaluation",
     "quickstart",
     "cli",

@@ -37,9 +37,10 @@ class Draw:
         True
     """
 
-    def __init__(self, seed: int, start: int = 0) -> None:
+    def __init__(self, seed: int, start: int = 0, done: float = 0.0) -> None:
         self.seed = seed
         self.start = start
+        self.done = done  #: share of the training that lies behind, for weights that change
         self.calls = 0
 
     @torch.compiler.disable

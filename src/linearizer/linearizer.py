@@ -150,6 +150,18 @@ class Linearizer(nn.Module):
         """
         return Linearizer(self.target, self.operator.pinv(rtol), self.source)
 
+    def back_project(self, x: Tensor, y: Tensor, rtol: float | None = None) -> Tensor:
+        r"""x ⊕ f†(y ⊖ f(x)): the point nearest to x that f takes to y, or as close as it can.
+
+        Example:
+            >>> pixels = Space(Flatten((4,)))
+            >>> known = Linearizer(pixels, Diagonal(torch.tensor([1.0, 0.0, 1.0, 0.0])), pixels)
+            >>> known.back_project(torch.zeros(1, 4), torch.ones(1, 4))
+            tensor([[1., 0., 1., 0.]])
+        """
+        missing = self.pinv(rtol)(self.target.sub(y, self(x)))
+        return self.source.add(x, missing)
+
     def _with(self, operator: Operator) -> Linearizer:
         return Linearizer(self.source, operator, self.target)
 

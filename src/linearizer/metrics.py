@@ -10,7 +10,14 @@ from torch import Tensor, nn
 
 from .checkpoint import fill, read_tensors
 
-__all__ = ["DigitClassifier", "digit_classifier", "digit_features", "frechet", "psnr"]
+__all__ = [
+    "DigitClassifier",
+    "digit_classifier",
+    "digit_features",
+    "frechet",
+    "psnr",
+    "roc_auc",
+]
 
 #: Weights of the digit classifier; ``benchmarks/mnist_classifier.py`` trains it.
 WEIGHTS = Path(__file__).parent / "features" / "mnist-classifier.safetensors"
@@ -51,6 +58,20 @@ def frechet(a: Tensor, b: Tensor) -> float:
     # (C_a C_b)^½ has the trace of (C_a^½ C_b C_a^½)^½, which is symmetric.
     cross = torch.linalg.eigvalsh(half.mT @ Cb @ half).clamp_min(0).sqrt().sum()
     return float(gap + Ca.trace() + Cb.trace() - 2 * cross)
+
+
+def roc_auc(positive: Tensor, negative: Tensor) -> float:
+    r"""The chance that a score of the first set is above one of the second; ties count half.
+
+    Example:
+        >>> roc_auc(torch.tensor([3.0, 4.0]), torch.tensor([1.0, 3.0]))
+        0.875
+    """
+    a, b = positive.double().flatten(), negative.double().flatten().sort().values
+    if not len(a) or not len(b) or not (a.isfinite().all() and b.isfinite().all()):
+        raise ValueError("roc_auc: expected two sets of finite scores, neither of them empty.")
+    below = torch.searchsorted(b, a, right=False) + torch.searchsorted(b, a, right=True)
+    return float(below.double().mean() / (2 * len(b)))
 
 
 class DigitClassifier(nn.Module):

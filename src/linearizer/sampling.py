@@ -23,7 +23,8 @@ from .pictures import image_grid
 from .runs import Opened, opened, run_data
 from .solvers import choose_steps
 
-__all__ = ["Collapsed", "Steps", "collapsed", "combine", "encode", "interpolate", "sample", "walk"]
+__all__ = ["Collapsed", "Steps", "collapsed", "combine", "encode", "interpolate", "place",
+           "read_for", "sample", "walk", "written"]  # fmt: skip
 
 
 class Steps(NamedTuple):
@@ -155,14 +156,14 @@ def sample(
         x = torch.cat([B.f(part) for part in noise.split(256)])
         facts = {"operator": B.path, "reused": B.reused, "collapse_seconds": B.seconds}
     seconds = time.perf_counter() - begun
-    out = out or _place(one, f"seed-{seed}.png")
+    out = out or place(one, f"seed-{seed}.png")
     columns = min(n, max(1, round(n**0.5)))
-    _written(out)
+    written(out)
     kind = f"{how.steps} steps of {how.solver}" + ("" if loop else ", collapsed into one")
     image_grid(out, x[: 32 * columns].split(columns), title=f"{one.folder.name}: {kind}", cell=0.6)
     files = [out]
     if tensor is not None:
-        _written(tensor)
+        written(tensor)
         write_tensors(tensor, {"x": x, "noise": noise}, {"seed": seed, "run": one.folder.name})
         files.append(tensor)
     return {"samples": n, "seconds": seconds, **facts, "files": files}
@@ -180,12 +181,12 @@ def encode(
     from .metrics import psnr
 
     one = flow_of(run)
-    x, notes = _read(one, images)
+    x, notes = read_for(one, images)
     f = collapsed(one, how).f
     noise = f.pinv()(x)
     back = f(noise)
-    out = out or _place(one, "encoded.png")
-    _written(out)
+    out = out or place(one, "encoded.png")
+    written(out)
     names = [Path(p).name[:14] for p in images]
     shown = noise / (2 * noise.flatten(1).std(1).clamp_min(1e-6))[:, None, None, None] / 2 + 0.5
     image_grid(
@@ -194,7 +195,7 @@ def encode(
     )  # fmt: skip
     files = [out]
     if tensor is not None:
-        _written(tensor)
+        written(tensor)
         write_tensors(tensor, {"noise": noise, "x": x}, {"run": one.folder.name})
         files.append(tensor)
     rows = {str(p): v for p, v in zip(images, psnr(back.clamp(0, 1), x).tolist(), strict=True)}
@@ -208,14 +209,14 @@ def interpolate(
 ) -> dict[str, Any]:  # fmt: skip
     r"""f((1−s) f†(a) ⊕ s f†(b)) for n values of s, over the cross-fade of pixels."""
     one = flow_of(run)
-    x, notes = _read(one, [a, b])
+    x, notes = read_for(one, [a, b])
     f = collapsed(one, how).f
     codes = f.pinv()(x)
     s = torch.linspace(0, 1, n)
     path = f(f.source.geodesic(codes[:1], codes[1:], s).flatten(0, 1))
     fade = torch.cat([(1 - v) * x[:1] + v * x[1:] for v in s])
-    out = out or _place(one, "interpolation.png")
-    _written(out)
+    out = out or place(one, "interpolation.png")
+    written(out)
     image_grid(out, [path, fade], ["through the noise", "cross-fade"], [f"{v:.2g}" for v in s],
                f"From {Path(a).name} to {Path(b).name}")  # fmt: skip
     return {"notes": notes, "files": [out]}
@@ -243,14 +244,14 @@ def combine(
         if what.startswith("class:"):
             code = _class_mean(one, what[6:], encode, root)
         else:
-            x, more = _read(one, [what])
+            x, more = read_for(one, [what])
             notes += more
             code = encode(x)
         points.append(code)
         labels.append(f"{weight:+g} {Path(what).name}")
     result = f(f.source.combine([w for w, _ in terms], torch.cat(points)))
-    out = out or _place(one, "combination.png")
-    _written(out)
+    out = out or place(one, "combination.png")
+    written(out)
     image_grid(out, [torch.cat([*(f(p) for p in points), result])], [], [*labels, "sum"],
                "Arithmetic of what the images encode to", cell=1.2)  # fmt: skip
     return {"terms": labels, "notes": notes, "files": [out]}
@@ -270,8 +271,8 @@ def walk(
     for v in svd.V.mT[:k]:
         z = start + (amounts[:, None].to(start) - start[0] @ v) * v
         rows.append(f(f.source.points(z)))
-    out = out or _place(one, f"walk-seed-{seed}.png")
-    _written(out)
+    out = out or place(one, f"walk-seed-{seed}.png")
+    written(out)
     image_grid(out, rows, [f"v{i + 1}, σ = {s:.3g}" for i, s in enumerate(svd.S[:k].tolist())],
                [f"{c:+.2g}" for c in amounts], "One sample along singular directions")  # fmt: skip
     return {"singular_values": svd.S[:k].tolist(), "files": [out]}
@@ -313,20 +314,23 @@ def _class_mean(one: Opened, name: str, encode: Linearizer, root: Path | None) -
     return encode.target.mean(torch.cat([encode(train.batch(p).x) for p in index.split(256)]))
 
 
-def _read(one: Opened, images: Sequence[str | Path]) -> tuple[Tensor, list[str]]:
+def read_for(one: Opened, images: Sequence[str | Path]) -> tuple[Tensor, list[str]]:
+    """Image files as a model takes them, and a note for each that was converted."""
     name = str((one.config.get("data") or {}).get("name"))
     shape = tuple(one.model.target.shape)
     x, notes = data.read_images(images, shape, {"mnist": 28, "digits": 8}.get(name))
     return x.to(one.model._like()), notes
 
 
-def _place(one: Opened, name: str) -> Path:
+def place(one: Opened, name: str) -> Path:
+    """Where a picture goes unless told: into the run, or beside the user for a shipped model."""
     if is_shipped(one.folder):
         return Path(f"{one.folder.name}-{name}")
     return one.folder / "samples" / name
 
 
-def _written(path: Path) -> None:
+def written(path: Path) -> None:
+    """Make the folder of a file that is to be written."""
     if path.is_dir():
         raise ValueError(f"{path}: expected a file to write, but it is a folder.")
     path.parent.mkdir(parents=True, exist_ok=True)

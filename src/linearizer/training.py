@@ -396,7 +396,7 @@ class _Loop:
             last = part == config.accumulate - 1
             with group.without_sync(self.wrapped, last):
                 with self._precision():
-                    terms = self.wrapped(batch, Draw(seed, start))
+                    terms = self.wrapped(batch, Draw(seed, start, self.step / config.steps))
                 value = sum(terms.values())
                 assert isinstance(value, Tensor), "a loss needs at least one term"
                 (value / config.accumulate if config.accumulate > 1 else value).backward()

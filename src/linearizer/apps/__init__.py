@@ -12,6 +12,7 @@ __all__ = ["APPS", "app_of", "get"]
 #: Name and one line for the command line; the module of that name defines ``APP``.
 APPS = {
     "flow": "noise to images in one step, and back by the pseudo-inverse",
+    "projector": "any image to the nearest one of the data; f(f(x)) = f(x) by architecture",
     "attributes": "images to class scores or attributes, with a rectangular core",
 }
 

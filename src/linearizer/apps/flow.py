@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field, model_validator
@@ -356,7 +356,7 @@ def loss(model: Flow, batch: Any, draw: Draw) -> dict[str, Tensor]:
     return terms
 
 
-def subspace_terms(model: Flow, x: Tensor, draw: Draw) -> tuple[dict[str, Tensor], Tensor]:
+def subspace_terms(model: Any, x: Tensor, draw: Draw) -> tuple[dict[str, Tensor], Tensor]:
     r"""Reconstruction and likelihood of a subspace (see ``bijections.subspace``), and z₁.
 
     With u and w before the last stack F, and learned noise σ: ‖x − x̂(u + σε)‖², where x̂ decodes
@@ -364,7 +364,6 @@ def subspace_terms(model: Flow, x: Tensor, draw: Draw) -> tuple[dict[str, Tensor
     weighted sum is the bound of a variational autoencoder whose prior is F.
     """
     c = model.config
-    assert c is not None
     axes, encode, decode, last, *_ = _parts(model)
     r = c.rank
     with torch.no_grad():
@@ -373,8 +372,7 @@ def subspace_terms(model: Flow, x: Tensor, draw: Draw) -> tuple[dict[str, Tensor
     u, w = h[:, :r], h[:, r:]
     noisy = u + model.log_noise.exp() * draw.normal(u)
     back = encode.inverse(decode.inverse(torch.cat([noisy, torch.zeros_like(w)], 1)))
-    gap = back - start
-    error = (gap[:, :r] * axes.scale).square().sum(1) + gap[:, r:].square().sum(1)
+    error = axes.lengths(back - start)
     z, log_det = last.g.with_log_det(noisy)
     bits = 0.5 * z.square().sum(1) - log_det - model.log_noise.sum()
     terms = {
@@ -384,9 +382,9 @@ def subspace_terms(model: Flow, x: Tensor, draw: Draw) -> tuple[dict[str, Tensor
     return terms, torch.cat([z.detach(), torch.zeros_like(w)], 1)
 
 
-def _parts(model: Flow) -> list[Any]:
+def _parts(model: Any) -> list[Any]:
     """The layers of a subspace."""
-    return list(cast(Chain, model.target.g))
+    return list(model.target.g)
 
 
 def _core(model: Flow) -> Family:

@@ -72,6 +72,11 @@ class PrincipalAxes(Bijection):
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.forward(x), -self.scale.abs().log().sum().expand(x.shape[0])
 
+    def lengths(self, gap: Tensor) -> Tensor:
+        """Squared lengths that differences of coordinates have as differences of x, (n,)."""
+        r = self.rank
+        return (gap[:, :r] * self.scale).square().sum(1) + gap[:, r:].square().sum(1)
+
     def _set_triangle(self) -> None:
         """T from W, so that H is orthogonal to rounding for the W that is stored."""
         W = self.reflectors.double()
@@ -111,14 +116,19 @@ class PrincipalAxes(Bijection):
                     f"PrincipalAxes.initialize: the data vary in fewer than rank = {r} directions. "
                     "Lower the rank, or add a little noise."
                 )
-            W = torch.geqrf(torch.linalg.qr(Q)[0])[0].tril(-1)
-            W.diagonal().fill_(1.0)
             self.mean.copy_(mean)
-            self.reflectors.copy_(W)
-            self._set_triangle()
+            self.align(torch.linalg.qr(Q)[0])
             self.scale.copy_(variance.sqrt())
-            self.initialized.fill_(True)
         return self.forward(x)
+
+    @torch.no_grad()
+    def align(self, Q: Tensor) -> None:
+        """Take the orthonormal columns of Q (dim, rank) as axes; centre and scales stay."""
+        W = torch.geqrf(Q.double())[0].tril(-1)
+        W.diagonal().fill_(1.0)
+        self.reflectors.copy_(W)
+        self._set_triangle()
+        self.initialized.fill_(True)
 
 
 class OnPart(Bijection):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import torch
 from torch import Tensor, nn
 
 from ..nets import MLP, Bottleneck, FromVector, ResidualConv, ToVector
@@ -163,6 +164,7 @@ def subspace(
     flow_hidden: int = 256,
     max_log_scale: float = 1.0,
     detail: int = 0,
+    reach: float | None = None,
 ) -> Chain:
     r"""Data in a few coordinates: x ↦ (u, w), with u (the first ``rank``) almost all of x.
 
@@ -174,6 +176,9 @@ def subspace(
     What w still has can be kept along its own ``detail`` leading axes: they come right after u, of
     unit variance, and then scaled and shifted by a network of u.
 
+    With a ``reach`` κ, points far from the data lie no farther in u than others: with
+    s = 1/√(1 + ‖w‖²/κ) the first step is u ← s·u + E(s·w).
+
     Set the axes from data by ``initialize``. The chain holds the layers in this order: axes, E, D,
     the stack on u, and the two of the detail.
 
@@ -184,6 +189,7 @@ def subspace(
         nets: "mlp", "conv" (images only), or "auto": conv from 32×32 pixels on.
         blocks, flow_hidden, max_log_scale: Of the stack on u.
         detail: How many axes of w.
+        reach: The squared length of w from which on it counts as far.
 
     Example:
         >>> g = subspace((1, 8, 8), rank=6, blocks=1).initialize(torch.rand(50, 1, 8, 8))
@@ -211,9 +217,15 @@ def subspace(
     def bounded(inputs: int, outputs: int) -> nn.Module:
         return MLP(inputs, outputs, flow_hidden, bound=3.0)  # images far from data come back, too
 
+    first: Bijection
+    if reach is None:
+        first = AdditiveCoupling((dim,), _OfRest(axes, encode), "first", cut=rank)
+    else:
+        near = _Nearer(axes, encode, reach)
+        first = AffineCoupling((dim,), near, "first", max_log_scale=20.0, cut=rank)
     layers: list[Bijection] = [
         axes,
-        AdditiveCoupling((dim,), _OfRest(axes, encode), "first", cut=rank),
+        first,
         AdditiveCoupling((dim,), _ToRest(axes, decode), "second", cut=rank),
         OnPart(mlp(rank, blocks, conditioner=bounded, max_log_scale=max_log_scale), dim),
     ]
@@ -239,6 +251,21 @@ class _OfRest(nn.Module):
     def forward(self, w: Tensor) -> Tensor:
         zero = w.new_zeros(w.shape[0], self.axes.rank)
         return self.net(self.axes.turn_back(zero, w).reshape(-1, *self.axes.shape))
+
+
+class _Nearer(nn.Module):
+    """w ↦ (net(s·x), log s), s = 1/√(1 + ‖w‖²/κ)."""
+
+    def __init__(self, axes: PrincipalAxes, net: nn.Module, reach: float) -> None:
+        super().__init__()
+        if not reach > 0:
+            raise ValueError(f"subspace: expected a reach > 0, got {reach}.")
+        self.rest, self.reach = _OfRest(axes, net), reach
+
+    def forward(self, w: Tensor) -> Tensor:
+        log_scale = -0.5 * torch.log1p(w.square().sum(1, keepdim=True) / self.reach)
+        shift = self.rest(w * log_scale.exp())
+        return torch.cat([shift, log_scale.expand_as(shift)], 1)
 
 
 class _ToRest(nn.Module):

@@ -331,6 +331,11 @@ def zip_pictures(path: Path) -> dict[str, Picture]:
     }
 
 
+def pixels_of(picture: Picture, size: int, channels: int) -> Tensor:
+    """The centre square of a picture at ``size``, (channels, size, size) floats in [0, 1]."""
+    return torch.from_numpy(_square(picture, size, channels).copy()).to(torch.float32).div_(255)
+
+
 def read_images(
     paths: Sequence[str | Path], shape: tuple[int, ...], pad: int | None = None
 ) -> tuple[Tensor, list[str]]:

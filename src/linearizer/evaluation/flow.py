@@ -1,9 +1,8 @@
-r"""Tables of an application beside the paper's numbers, each as one JSON file and one picture."""
+r"""Quality, one step against many, inversion, round trips and times of a flow."""
 
 from __future__ import annotations
 
 import copy
-import json
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -14,19 +13,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .apps.flow import Flow
-from .checkpoint import atomic, is_shipped
-from .data import root_folder
-from .linearizer import Linearizer
-from .metrics import digit_features, frechet, psnr
-from .perceptual import LPIPS, load_lpips
-from .pictures import image_grid
-from .runs import Opened, run_data
-from .sampling import collapsed, flow_of
+from ..apps.flow import Flow
+from ..linearizer import Linearizer
+from ..metrics import digit_features, frechet, psnr
+from ..perceptual import LPIPS
+from ..pictures import image_grid
+from ..runs import run_data
+from ..sampling import collapsed, flow_of
+from .tables import Say, lpips_or_why, result_folder, write_table
 
 __all__ = ["flow"]
-
-Say = Callable[[str], None]
 
 #: Section 4.1, the tables of figure 5.
 PAPER = {
@@ -54,7 +50,7 @@ def flow(
     """Sample quality, one step against many, inversion, round trips and times of a flow."""
     one = flow_of(run)
     model: Flow = one.model
-    folder = _folder(one, out)
+    folder = result_folder(one, out)
     source = run_data(one, root)
     test = source.test
     if len(test) < 16:
@@ -63,7 +59,7 @@ def flow(
         )
     say(f"{source.name}: {len(test):,} test images")
     x = torch.cat([test.batch(i).x for i in torch.arange(len(test)).split(1000)])
-    lpips, why = _lpips(root)
+    lpips, why = lpips_or_why(root)
     f = collapsed(one).f
     result: dict[str, Any] = {
         "run": one.folder.name,
@@ -88,17 +84,7 @@ def flow(
     result["times"] = _times(model, f)
     picture, numbers = folder / "flow.png", folder / "flow.json"
     _picture(model, f, x, result, picture)
-    with atomic(numbers) as part:
-        part.write_text(json.dumps(_rounded(result), indent=2) + "\n", encoding="utf-8")
-    files = [numbers, picture, folder / "coordinates.png"]
-    return {**_rounded(result), "files": [str(path) for path in files]}
-
-
-def _lpips(root: Path | None) -> tuple[LPIPS | None, str]:
-    try:
-        return load_lpips("alex", root_folder(root) / "lpips"), ""
-    except (ValueError, OSError) as error:
-        return None, f"not measured: {error}"
+    return write_table(result, numbers, [picture, folder / "coordinates.png"])
 
 
 def _quality(
@@ -284,21 +270,3 @@ def _normality(z: Tensor, path: Path) -> None:
     right.set(xlabel="‖z‖", title="Distance from the origin")
     right.legend()
     figure.savefig(path)
-
-
-def _folder(one: Opened, out: Path | None) -> Path:
-    shipped = Path(f"{one.folder.name}-evaluation")
-    folder = out or (shipped if is_shipped(one.folder) else one.folder / "evaluation")
-    if folder.exists() and not folder.is_dir():
-        raise ValueError(f"evaluate: expected a folder, but {folder} is a file.")
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
-
-
-def _rounded(value: Any) -> Any:
-    """Four digits are what such figures are good for."""
-    if isinstance(value, Mapping):
-        return {k: _rounded(v) for k, v in value.items()}
-    if isinstance(value, list):
-        return [_rounded(v) for v in value]
-    return float(f"{value:.4g}") if isinstance(value, float) else value

@@ -1,0 +1,502 @@
+r"""The global projector: f(x) = g⁻¹(Λ g(x)) with Λ a diagonal of zeros and ones.
+
+Λ² = Λ, so f(f(x)) = f(x) for every x there is, by architecture.
+
+Paper: section 4.3, figure 7 and appendix G (linear idempotent generative network).
+"""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field, model_validator
+from torch import Tensor, nn
+
+from ..bijections import Bijection, Chain, Flatten, OnPart, PrincipalAxes, revnet, subspace
+from ..draws import Draw
+from ..linearizer import Linearizer
+from ..nets import Bottleneck
+from ..operators import Diagonal, Projector
+from ..pictures import image_grid
+from ..settings import Settings
+from ..spaces import Space
+from .base import App
+from .flow import facts, subspace_terms
+
+__all__ = [
+    "APP",
+    "Config",
+    "Projection",
+    "complement",
+    "join",
+    "loss",
+    "measure",
+    "meet",
+    "strangers",
+]
+
+
+class Config(Settings):
+    """Settings of the model."""
+
+    shape: tuple[int, int, int] = Field((1, 8, 8), description="images, (C, H, W)")
+    g: Literal["subspace", "revnet"] = Field("subspace", description="stack on the images")
+    rank: int | None = Field(
+        None, ge=1, description="directions that Λ keeps, 32 for subspace; revnet learns how many"
+    )
+    detail: int = Field(
+        0, ge=0, description="subspace: further axes for ranks above, of what u leaves of images"
+    )
+    blocks: int = Field(6, ge=1, description="blocks of the stack (subspace: of the one on u)")
+    hidden: int | None = Field(
+        None, ge=1, description="subspace: width of E and D; 512 for mlp, 16 channels for conv"
+    )
+    flow_hidden: int = Field(128, ge=1, description="subspace: width of the stack on u")
+    nets: Literal["auto", "mlp", "conv"] = Field("auto", description="subspace: kind of E and D")
+    reconstruction: float = Field(1.0, ge=0, description="weight of ‖f(x) − x‖²")
+    mean: bool = Field(True, description="revnet: ‖·‖² as a mean over pixels, not a sum")
+    sparsity: float = Field(0.75, ge=0, description="revnet: weight of rank/dim")
+    isometry: float = Field(0.001, ge=0, description="revnet: weight of |‖g(x) − g(0)‖² − ‖x‖²|")
+    warm: bool = Field(
+        False, description="revnet: start as the principal axes of the data, sparsity from 0 on"
+    )
+    freeze: float = Field(
+        1.0, ge=0, le=1, description="revnet: share of training after which Λ stays as it is"
+    )
+    likelihood: float = Field(0.05, ge=0, description="subspace: weight of −log p(u)")
+    restore: float = Field(0.5, ge=0, description="subspace: weight of ‖f(spoiled x) − x‖²")
+    strangers: float = Field(
+        3.0, ge=0, description="subspace: weight of what draws other images to where data lie"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> Config:
+        if self.g == "revnet" and self.detail:
+            raise ValueError('detail needs g = "subspace"')
+        return self
+
+
+class Projection(nn.Module):
+    """``model(rank)`` is the projector of that rank, a Linearizer from images to images."""
+
+    log_noise: Tensor  # only where g is a subspace
+    strength: Tensor
+    usual: Tensor
+    initialize_samples = 4096
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        dim = math.prod(config.shape)
+        self.logits: Tensor
+        if config.g == "subspace":
+            rank = config.rank or min(32, dim // 2)
+            config = config.model_copy(update={"rank": rank})
+            self.register_buffer("logits", torch.where(torch.arange(dim) < rank, 1.0, -1.0))
+            self.log_noise = nn.Parameter(torch.full((rank,), -1.5))
+        else:
+            self.logits = nn.Parameter(torch.ones(dim))
+        self.config = config
+        self.target = Space(_stack(config))
+        # By falling strength the directions follow each other where another rank is asked for.
+        self.register_buffer("strength", torch.arange(dim, 0, -1.0) / dim)
+        # Percentiles 0 … 100 of the score of held-out data.
+        self.register_buffer("usual", torch.zeros(101))
+
+    def forward(self, rank: int | None = None) -> Linearizer:
+        r"""g⁻¹(Λ g(x)), Λ as trained or with the ``rank`` strongest directions."""
+        X = self.target
+        if rank is None:
+            return Linearizer(X, Projector(self.logits), X)
+        if not 0 <= rank <= X.dim:
+            raise ValueError(f"projector: expected 0 ≤ rank ≤ {X.dim}, got {rank}.")
+        return self._onto(self.order()[:rank])
+
+    def order(self) -> Tensor:
+        """The directions, those that Λ keeps first, and then by falling strength."""
+        kept = (self.logits > 0).to(self.strength)
+        return (kept * (1 + self.strength.max()) + self.strength).argsort(
+            descending=True, stable=True
+        )
+
+    @torch.no_grad()
+    def onto(self, x: Tensor, rank: int) -> Linearizer:
+        r"""The projector onto the ``rank`` directions that carry most of these points.
+
+        Among the directions that Λ keeps, by their mean square. Two of them, for two kinds of
+        points, have a :func:`meet` and a :func:`join`.
+        """
+        kept = self.order()[: int((self.logits > 0).sum())]
+        if not 0 <= rank <= len(kept):
+            raise ValueError(f"projector: expected 0 ≤ rank ≤ {len(kept)}, got {rank}.")
+        energy = torch.cat([self.target.coordinates(p) for p in x.split(500)]).square().mean(0)
+        share = energy[kept] * self.strength[kept]
+        return self._onto(kept[share.argsort(descending=True, stable=True)[:rank]])
+
+    @torch.no_grad()
+    def score(self, x: Tensor, rank: int | None = None) -> Tensor:
+        r"""‖(I − Λ) g(x)‖, (n,): how much of each point is not like the data."""
+        rest = complement(self(rank)).operator
+        return torch.cat([rest(self.target.coordinates(p)).norm(dim=1) for p in x.split(500)])
+
+    @torch.no_grad()
+    def inpaint(self, y: Tensor, known: Tensor, steps: int = 20, rank: int | None = None) -> Tensor:
+        r"""Images whose known pixels are those of y, and the others as the projector has them.
+
+        x ← x ⊕ f†(y ⊖ f(x)) with f the known pixels of x, and x ← P(x), in turn.
+
+        Arguments:
+            y: Images, (n, \*shape); their unknown pixels do not matter.
+            known: True where a pixel is known, (\*shape) or one channel of it.
+            steps: How often.
+        """
+        keep = known.expand(self.target.shape).flatten().to(y)
+        pixels = Space(Flatten(self.target.shape))
+        f, P = Linearizer(pixels, Diagonal(keep), pixels), self(rank)
+        x = f(y)
+        for _ in range(steps):
+            x = f.back_project(P(x), y)
+        return x
+
+    def _onto(self, directions: Tensor) -> Linearizer:
+        logits = torch.full_like(self.strength, -1.0).index_fill(0, directions, 1.0)
+        return Linearizer(self.target, Projector(logits), self.target)
+
+    def initialize(self, batch: Any) -> None:
+        """Principal axes, from images."""
+        g, x = self.target.g, batch.x
+        if self.config.g == "subspace":
+            g.initialize(x)
+        elif self.config.warm:
+            *before, axes = cast(list[Any], list(cast(Chain, g)))
+            y = Chain(*before)(x).detach().double()
+            axes.mean.copy_(y.mean(0))
+            axes.align(torch.linalg.eigh((y - y.mean(0)).mT @ (y - y.mean(0)))[1].flip(1))
+
+    def _like(self) -> Tensor:
+        return self.logits
+
+
+def _stack(config: Config) -> Bijection:
+    dim = math.prod(config.shape)
+    if config.g == "subspace":
+        assert config.rank is not None
+        if config.rank + config.detail >= dim or config.rank < 2:
+            raise ValueError(
+                f"projector: expected 2 ≤ rank and rank + detail < {dim}, the images' numbers, "
+                f"got {config.rank} and {config.detail}."
+            )
+        g = subspace(
+            config.shape, config.rank, config.hidden, config.nets, config.blocks,
+            config.flow_hidden, detail=config.detail, reach=0.05 * dim,
+        )  # fmt: skip
+        # Turns u so that its directions come by strength, which is known after training.
+        turn = PrincipalAxes((config.rank,), config.rank)
+        turn.align(torch.eye(config.rank))
+        return Chain(*g, OnPart(turn, dim))
+    if not config.warm:
+        return revnet(config.shape, config.blocks)
+    _, H, W = config.shape
+
+    def from_zero(inputs: int, outputs: int) -> nn.Module:
+        net = Bottleneck(inputs, (H // 2, W // 2))
+        last = [m for m in net.modules() if isinstance(m, nn.Linear | nn.ConvTranspose2d)][-1]
+        nn.init.zeros_(last.weight)
+        assert last.bias is not None
+        nn.init.zeros_(last.bias)
+        return net
+
+    g = revnet(config.shape, config.blocks, from_zero)
+    return Chain(*g, PrincipalAxes((dim,), dim))
+
+
+def _aligned(f: Linearizer, h: Linearizer, what: str) -> tuple[Projector, Projector]:
+    P, Q = f.operator, h.operator
+    if f.source is not h.source or f.source is not f.target or h.source is not h.target:
+        raise ValueError(f"{what}: expected two projectors of one Space. Take both from one model.")
+    if not isinstance(P, Projector) or not isinstance(Q, Projector):
+        raise ValueError(f"{what}: expected two cores of zeros and ones on the diagonal.")
+    return P, Q
+
+
+def complement(f: Linearizer) -> Linearizer:
+    """I − f: what an input has that the range of f has not."""
+    P, _ = _aligned(f, f, "complement")
+    return Linearizer(f.source, P.complement(), f.target)
+
+
+def meet(f: Linearizer, h: Linearizer) -> Linearizer:
+    """Onto what both ranges share."""
+    P, Q = _aligned(f, h, "meet")
+    return Linearizer(f.source, P.meet(Q), f.target)
+
+
+def join(f: Linearizer, h: Linearizer) -> Linearizer:
+    """Onto the span of both ranges."""
+    P, Q = _aligned(f, h, "join")
+    return Linearizer(f.source, P.join(Q), f.target)
+
+
+# -- losses -------------------------------------------------------------------------------------
+
+
+def loss(model: Projection, batch: Any, draw: Draw) -> dict[str, Tensor]:
+    r"""The paper's three terms, or those of a subspace.
+
+    revnet: ‖f(x) − x‖², rank(Λ)/dim with the gradient of the probabilities, and
+    |‖g(x) − g(0)‖² − ‖x‖²|.
+
+    subspace: those of the flow (reconstruction under learned noise, and likelihood), and
+
+    - restored: ‖f(x̃) − x‖² for images spoiled by noise, gaps, strokes, contrast
+    - noise: the coordinates of noise, at any size, distributed as those of data (normal), by their
+      one-dimensional projections; so projected noise is a sample
+    - strangers: coordinates of anything else as far out as those of data
+    """
+    c, x = model.config, batch.x
+    if c.g == "revnet":
+        return _paper_terms(model, x, draw)
+    terms, _ = subspace_terms(model, x, draw)
+    axes, encode, decode, last, *_ = cast(list[Any], list(cast(Chain, model.target.g)))
+    n = (len(x) + 1) // 2
+    faulty, noisy, other = (
+        spoiled(x[:n], draw),
+        noise(x[:n], draw),
+        strangers(x[: (n + 1) // 2], draw),
+    )
+    with torch.no_grad():
+        start, wanted = axes(torch.cat([faulty, noisy, other])), axes(x[:n])
+    # u is known after the first coupling, and D only brings the rest back.
+    u = encode(start)[:, : c.rank]
+    blank = torch.zeros_like(wanted[:, c.rank :])
+    gap = encode.inverse(decode.inverse(torch.cat([u[:n], blank], 1))) - wanted
+    terms["restored"] = c.restore * axes.lengths(gap).mean()
+    z = last.g(u[n:])
+    terms["noise"] = c.strangers * _from_normal(z[:n], draw)
+    far = z[n:].square().mean(1).clamp_min(1e-6).log()
+    terms["strangers"] = c.strangers * far.square().mean()
+    return terms
+
+
+def _paper_terms(model: Projection, x: Tensor, draw: Draw) -> dict[str, Tensor]:
+    c, g = model.config, model.target.g
+    logits = model.logits
+    if draw.done >= c.freeze:
+        logits = logits.detach() + 0 * logits  # a gradient of zero
+    diagonal = Projector(logits).diagonal
+    z = g(x)
+    gap = (g.inverse(z * diagonal) - x).flatten(1).square()
+    sparsity = c.sparsity * min(1.0, draw.done / 0.5) if c.warm else c.sparsity
+    terms = {
+        "reconstruction": c.reconstruction * (gap.mean() if c.mean else gap.sum(1).mean()),
+        "sparsity": sparsity * diagonal.mean(),
+    }
+    if c.isometry:
+        zero = g(torch.zeros_like(x[:1]))
+        lengths = (z - zero).square().sum(1) - x.flatten(1).square().sum(1)
+        terms["isometry"] = c.isometry * lengths.abs().mean()
+    return terms
+
+
+def _from_normal(z: Tensor, draw: Draw, directions: int = 64) -> Tensor:
+    """Mean squared gap between sorted projections of z and normal quantiles."""
+    n, r = z.shape
+    Q = F.normalize(draw.normal(z.new_empty(directions, r)), dim=1)
+    p = (torch.arange(n, dtype=z.dtype, device=z.device) + 0.5) / n
+    wanted = math.sqrt(2) * torch.erfinv(2 * p - 1)
+    return ((z @ Q.mT).sort(0).values - wanted[:, None]).square().mean()
+
+
+# -- images that are not data -------------------------------------------------------------------
+
+
+def noise(like: Tensor, draw: Draw) -> Tensor:
+    """Gaussian noise, each image at a size of its own between 0.3 and 10."""
+    size = 10 ** (1.5 * draw.uniform(like[:, :1, :1, :1]) - 0.5)
+    return size * draw.normal(like)
+
+
+def spoiled(x: Tensor, draw: Draw) -> Tensor:
+    """Each image with one fault: noise, a gap, a stroke, another contrast, or inverted."""
+    kind = (5 * draw.uniform(x[:, :1, :1, :1])).floor()
+    a = draw.uniform(x[:, :1, :1, :1])
+    contrast = 0.3 + 1.7 * a
+    faults = [
+        x + 0.8 * a * draw.normal(x),
+        x * ~_box(x, draw),
+        torch.maximum(x, strokes(x, draw, 1)),
+        x * contrast,
+        1 - x,
+    ]
+    out = x
+    for i, fault in enumerate(faults):
+        out = torch.where(kind == i, fault, out)
+    return out
+
+
+def strangers(x: Tensor, draw: Draw) -> Tensor:
+    """Images of other kinds: uniform noise, shuffled pixels, clouds, strokes, one shade."""
+    kind = (5 * draw.uniform(x[:, :1, :1, :1])).floor()
+    order = draw.uniform(x[:, 0].flatten(1)).argsort(1)
+    shuffled = x.flatten(2).gather(2, order[:, None].expand(-1, x.shape[1], -1)).reshape_as(x)
+    coarse = draw.normal(x[:, :, :4, :4])
+    clouds = 0.5 + 0.5 * F.interpolate(coarse, x.shape[2:], mode="bilinear", align_corners=False)
+    others = [
+        draw.uniform(x),
+        shuffled,
+        clouds,
+        strokes(x, draw, 3),
+        draw.uniform(x[:, :1, :1, :1]).expand_as(x),
+    ]
+    out = others[0]
+    for i, other in enumerate(others[1:], 1):
+        out = torch.where(kind == i, other, out)
+    return out
+
+
+def strokes(like: Tensor, draw: Draw, count: int) -> Tensor:
+    """Bright bent lines on black, (n, C, H, W)."""
+    n, _, H, W = like.shape
+    ends = 0.1 + 0.8 * draw.uniform(like.new_empty(n, count, 3, 2))
+    s = torch.linspace(0, 1, 16, dtype=like.dtype, device=like.device)
+    weights = torch.stack([(1 - s) ** 2, 2 * s * (1 - s), s**2], 1)  # a Bézier curve
+    points = (weights @ ends).flatten(1, 2)  # (n, 16·count, 2)
+    rows = (torch.arange(H, dtype=like.dtype, device=like.device) + 0.5) / H
+    columns = (torch.arange(W, dtype=like.dtype, device=like.device) + 0.5) / W
+    gaps = (points[:, :, 0, None, None] - rows[:, None]).square() + (
+        points[:, :, 1, None, None] - columns
+    ).square()
+    thick = 0.03 + 0.03 * draw.uniform(like[:, 0, :1, :1])
+    return ((1.5 - gaps.amin(1).sqrt() / thick).clamp(0, 1)[:, None]).expand_as(like)
+
+
+def _box(x: Tensor, draw: Draw) -> Tensor:
+    """A rectangle in each image, of up to half its sides, (n, 1, H, W)."""
+    H, W = x.shape[2:]
+    u = draw.uniform(x.new_empty(len(x), 4))[:, :, None]
+    inside = []
+    for start, size, n in ((u[:, 0], u[:, 1], H), (u[:, 2], u[:, 3], W)):
+        place = (torch.arange(n, dtype=x.dtype, device=x.device) + 0.5) / n
+        middle, half = 0.15 + 0.7 * start, 0.1 + 0.2 * size
+        inside.append((place - middle).abs() < half)
+    return (inside[0][:, :, None] & inside[1][:, None, :])[:, None]
+
+
+# -- after training -----------------------------------------------------------------------------
+
+
+@torch.no_grad()
+def measure(model: Projection, batch: Any, draw: Draw) -> dict[str, Tensor]:
+    """For each image: PSNR of f(x), and the rank of Λ."""
+    back = model()(batch.x)
+    error = (back - batch.x).flatten(1).square().mean(1)
+    return {
+        "psnr": -10 * error.clamp_min(1e-12).log10(),
+        "rank": (model.logits > 0).sum().expand(len(error)).to(error),
+    }
+
+
+@torch.no_grad()
+def finish(model: Projection, data: Any) -> None:
+    r"""Order the directions by how much of the data they carry.
+
+    The strength of direction i is E‖∂x/∂zᵢ‖²·E[zᵢ²]. For that u is turned to the principal axes of
+    E[JᵀJ], J = ∂g⁻¹/∂u, and the detail takes those of what D leaves.
+    """
+    g, c = model.target.g, model.config
+    if c.g == "revnet":
+        model.strength.copy_(_coordinates(g, data.train, 4000).square().mean(0))
+        model.logits.copy_(torch.where(model.logits > 0, 1.0, -1.0))
+    else:
+        _sort(model, data)
+    x = data.val.batch(torch.arange(min(len(data.val), 2000))).x.to(model._like())
+    model.usual.copy_(model.score(x).quantile(torch.linspace(0, 1, 101).to(x)))
+
+
+def _sort(model: Projection, data: Any) -> None:
+    """Turn u and set the axes of the detail, so that the directions of a subspace come in order."""
+    g, c = model.target.g, model.config
+    assert c.rank is not None
+    r, layers = c.rank, cast(list[Any], list(cast(Chain, g)))
+    layers[-1].g.align(torch.eye(r))
+    lengths = torch.ones_like(model.strength)  # of a unit of each coordinate, in pixels
+    if c.detail:
+        own = layers[4].g
+        own.initialized.fill_(False)
+        own.initialize(_coordinates(Chain(*layers[:3]), data.train, 8192)[:, r:])
+        lengths[r : r + c.detail] = own.scale
+    z = _coordinates(g, data.train, 4000)
+    some = (z * (model.logits > 0))[:256]
+    J = torch.stack([_slope(g, some, i) for i in range(r)])  # (r, images · pixels)
+    values, Q = torch.linalg.eigh((J @ J.mT).double() / len(some))
+    layers[-1].g.align(Q.flip(1))
+    model.strength.copy_(_coordinates(g, data.train, 4000).square().mean(0) * lengths.square())
+    model.strength[:r] *= values.flip(0).clamp_min(0).to(model.strength)
+
+
+def _coordinates(g: Bijection, images: Any, n: int) -> Tensor:
+    like = next(g.parameters())
+    index = torch.arange(min(n, len(images)))
+    return torch.cat([g(images.batch(i).x.to(like)) for i in index.split(500)])
+
+
+def _slope(g: Bijection, z: Tensor, i: int, step: float = 0.05) -> Tensor:
+    """∂g⁻¹/∂zᵢ at points z, flat."""
+    shift = torch.zeros_like(z)
+    shift[:, i] = step
+    return ((g.inverse(z + shift) - g.inverse(z - shift)) / (2 * step)).flatten()
+
+
+@torch.no_grad()
+def preview(model: Projection, data: Any, path: Path) -> None:
+    """Held-out images, spoiled ones, noise and strangers, each above its projection."""
+    f, draw = model(), Draw(1)
+    n = min(10, len(data.val))
+    x = data.val.batch(torch.arange(n)).x.to(model._like())
+    inputs = {
+        "held out x": x, "spoiled": spoiled(x, draw), "noise": noise(x, draw),
+        "strokes": strokes(x, draw, 3), "other": strangers(x, draw),
+    }  # fmt: skip
+    rows, labels = [], []
+    for name, these in inputs.items():
+        rows += [these, f(these)]
+        labels += [name, "f(·)"]
+    image_grid(path, rows, labels, [""] * n, f"Projections, rank {f.rank()}")
+
+
+_BEST = {"g": "subspace", "nets": "conv", "hidden": 16, "rank": 32, "detail": 96}
+_LONG = {"steps": 5000, "rate": 2e-3, "validate_every": 1000, "checkpoint_every": 500}
+
+APP = App(
+    name="projector",
+    Config=Config,
+    model=Projection,
+    loss=loss,
+    measure=measure,
+    metric="psnr",
+    maximize=True,
+    linearizer=Projection.forward,
+    facts=facts,
+    decided=("shape",),
+    preview=preview,
+    finish=finish,
+    data="digits",
+    training={"steps": 3000, "batch": 128, "rate": 1e-3, "ema": 0.999},
+    presets={
+        "paper": {"model": {"g": "revnet"}, "training": {"steps": 4000}},
+        "paper-sum": {"model": {"g": "revnet", "mean": False}, "training": {"steps": 4000}},
+        "warm": {
+            "model": {"g": "revnet", "mean": False, "warm": True, "sparsity": 20.0, "freeze": 0.7},
+            "training": {"steps": 4000},
+        },
+        "best": {"model": _BEST, "training": _LONG},
+        "digits": {
+            "model": {"rank": 16, "hidden": 256},
+            "training": {"rate": 2e-3, "steps": 2000},
+        },
+        "mnist": {"data": {"name": "mnist", "size": 32}, "model": _BEST, "training": _LONG},
+    },
+)

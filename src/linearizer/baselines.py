@@ -1,0 +1,82 @@
+r"""What the applications are compared with, trained in the same harness for the same time."""
+
+from __future__ import annotations
+
+import copy
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from .draws import Draw
+from .nets import FromVector, ToVector
+from .training import Loss, Training, fit
+
+__all__ = ["Autoencoder", "autoencoder_loss", "ign_loss", "train_for"]
+
+
+class Autoencoder(nn.Module):
+    r"""x ↦ decode(encode(x)), with the networks that a subspace has as E and D.
+
+    Arguments:
+        shape: (C, H, W).
+        rank: Length of the code.
+        hidden: Channels.
+    """
+
+    def __init__(self, shape: tuple[int, int, int], rank: int, hidden: int = 16) -> None:
+        super().__init__()
+        dense = max(256, 8 * hidden)
+        self.encode = ToVector(shape, rank, hidden, dense)
+        self.decode = FromVector(rank, shape, hidden, dense)
+        # A coupling starts at zero; an autoencoder would stay there.
+        last = self.encode.layers[-1]
+        assert isinstance(last, nn.Linear)
+        last.reset_parameters()
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.decode(self.encode(x))
+
+
+def autoencoder_loss(model: nn.Module, batch: Any, draw: Draw) -> dict[str, Tensor]:
+    """‖f(x) − x‖²."""
+    return {"reconstruction": (model(batch.x) - batch.x).flatten(1).square().sum(1).mean()}
+
+
+def ign_loss(model: nn.Module, batch: Any, draw: Draw) -> dict[str, Tensor]:
+    r"""Idempotency by training: 20·‖f(x) − x‖ + 20·‖f′(f(z)) − f(z)‖ − 2.5·‖f(f′(z)) − f′(z)‖.
+
+    f′ takes no gradient, z is noise, and the last term, which tightens the range, is held below 1.5
+    times the first by a tanh. Distances are mean absolute differences.
+
+    Shocher et al., Idempotent Generative Network, 2024.
+    """
+    x = batch.x
+    fixed = copy.deepcopy(model).requires_grad_(False)
+    z = 0.5 + 0.3 * draw.normal(x)
+    fx, fz = model(x), model(z)
+    kept = fz.detach()
+    rec = (fx - x).abs().flatten(1).mean(1)
+    idempotent = (fixed(fz) - fz).abs().mean()
+    tight = -(model(kept) - kept).abs().flatten(1).mean(1)
+    limit = 1.5 * rec.detach().clamp_min(1e-6)
+    return {
+        "reconstruction": 20 * rec.mean(),
+        "idempotency": 20 * idempotent,
+        "tightness": 2.5 * (torch.tanh(tight / limit) * limit).mean(),
+    }
+
+
+def train_for(
+    seconds: float, model: nn.Module, loss: Loss, data: Any, training: Training
+) -> dict[str, Any]:
+    """Train for about this long, judged by a few steps."""
+    trial = copy.deepcopy(model)
+    short = training.model_copy(update={"steps": 10, "validate_every": 0, "tensorboard": False})
+    fit(trial, loss, data, short, progress=False)
+    begun = time.perf_counter()
+    fit(trial, loss, data, short, progress=False)
+    steps = max(10, round(seconds / (time.perf_counter() - begun) * 10))
+    result = fit(model, loss, data, short.model_copy(update={"steps": steps}))
+    return {"steps": result.step, "seconds": result.seconds}

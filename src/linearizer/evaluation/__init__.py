@@ -1,0 +1,6 @@
+"""Tables of each application beside the paper's numbers, as one JSON file and a picture each."""
+
+from .flow import flow
+from .projector import projector
+
+__all__ = ["flow", "projector"]
