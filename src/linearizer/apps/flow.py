@@ -13,7 +13,7 @@ import os
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
@@ -437,17 +437,17 @@ def facts(data: Any) -> dict[str, Any]:
     return {"shape": shape}
 
 
-class _Codes(NamedTuple):
-    """Where images lie before the last stacks of a subspace: u (n, rank) and detail (n, detail)."""
+class Codes:
+    """Where images lie before the last stacks of a subspace, part by part, each (n, k)."""
 
-    u: Tensor
-    v: Tensor
+    def __init__(self, *parts: Tensor) -> None:
+        self.parts = parts
 
     def __len__(self) -> int:
-        return len(self.u)
+        return len(self.parts[0])
 
-    def batch(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        return self.u[index], self.v[index]
+    def batch(self, index: Tensor) -> tuple[Tensor, ...]:
+        return tuple(part[index] for part in self.parts)
 
 
 @torch.no_grad()
@@ -481,7 +481,7 @@ def refine(model: Flow, data: Any) -> Refinement | None:
         return {"-log p": (0.5 * z.square().sum(1) - log_det).mean()}
 
     part = nn.ModuleList([last.g, *(layer.g for layer in fine[1:])])
-    codes_of = _Codes(u.clone(), v.clone())
+    codes_of = Codes(u.clone(), v.clone())
     return Refinement(part, unlikely, codes_of, {"steps": c.refine, "batch": 512, "rate": 2e-3})
 
 
@@ -529,8 +529,8 @@ _BEST = {
     "nets": "conv",
     "hidden": 16,
     "rank": 32,
-    "likelihood": 0.15,
-    "refine": 5000,
+    "likelihood": 0.1,
+    "refine": 6000,
 }
 _LONG = {"steps": 5000, "rate": 2e-3, "validate_every": 1000, "checkpoint_every": 500}
 
@@ -564,12 +564,12 @@ APP = App(
         },
         "mnist": {
             "data": {"name": "mnist", "size": 32},
-            "model": {**_BEST, "rank": 64, "detail": 192, "likelihood": 0.05},
+            "model": {**_BEST, "detail": 256, "refine": 8000},
             "training": _LONG,
         },
         "celeba": {
             "data": {"name": "celeba", "size": 64},
-            "model": {**_BEST, "rank": 96, "detail": 96, "mirror": True},
+            "model": {**_BEST, "rank": 64, "detail": 64, "likelihood": 0.15, "mirror": True},
             "training": {**_LONG, "batch": 64},
         },
     },

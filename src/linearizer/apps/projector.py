@@ -16,7 +16,16 @@ import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..bijections import Bijection, Chain, Flatten, OnPart, PrincipalAxes, revnet, subspace
+from ..bijections import (
+    AffineCoupling,
+    Bijection,
+    Chain,
+    Flatten,
+    OnPart,
+    PrincipalAxes,
+    revnet,
+    subspace,
+)
 from ..draws import Draw
 from ..linearizer import Linearizer
 from ..nets import Bottleneck
@@ -24,8 +33,8 @@ from ..operators import Diagonal, Projector
 from ..pictures import image_grid
 from ..settings import Settings
 from ..spaces import Space
-from .base import App
-from .flow import facts, subspace_terms
+from .base import App, Refinement
+from .flow import Codes, facts, subspace_terms
 
 __all__ = [
     "APP",
@@ -71,6 +80,9 @@ class Config(Settings):
     restore: float = Field(0.5, ge=0, description="subspace: weight of ‖f(spoiled x) − x‖²")
     strangers: float = Field(
         3.0, ge=0, description="subspace: weight of what draws other images to where data lie"
+    )
+    refine: int = Field(
+        3000, ge=0, description="subspace: further steps of the likelihood on u, with g fixed"
     )
 
     @model_validator(mode="after")
@@ -193,10 +205,13 @@ def _stack(config: Config) -> Bijection:
             config.shape, config.rank, config.hidden, config.nets, config.blocks,
             config.flow_hidden, detail=config.detail, reach=0.05 * dim,
         )  # fmt: skip
+        net = _Far(config.rank, dim)
+        far = AffineCoupling((dim,), net, "first", max_log_scale=20.0, cut=config.rank)
         # Turns u so that its directions come by strength, which is known after training.
         turn = PrincipalAxes((config.rank,), config.rank)
         turn.align(torch.eye(config.rank))
-        return Chain(*g, OnPart(turn, dim))
+        layers = list(g)
+        return Chain(*layers[:4], far, *layers[4:], OnPart(turn, dim))
     if not config.warm:
         return revnet(config.shape, config.blocks)
     _, H, W = config.shape
@@ -211,6 +226,33 @@ def _stack(config: Config) -> Bijection:
 
     g = revnet(config.shape, config.blocks, from_zero)
     return Chain(*g, PrincipalAxes((dim,), dim))
+
+
+class _Far(nn.Module):
+    r"""w ↦ (γ·n, log √(1 − γ²)), n = √dim·R w/‖w‖: where w is long, its direction decides.
+
+    R has orthonormal rows, drawn once. With w from κ to 5κ long (squared), γ goes from 0 to 1: z
+    stays as it is near the data, and far from them it is normal if w points anywhere. κ is three
+    times as long as almost all data are; until that is known, γ = 0.
+    """
+
+    R: Tensor
+    reach: Tensor
+
+    def __init__(self, rank: int, dim: int) -> None:
+        super().__init__()
+        self.register_buffer("reach", torch.tensor(1e30))
+        generator = torch.Generator().manual_seed(0)
+        drawn = torch.randn(dim - rank, rank, generator=generator, dtype=torch.float64)
+        R = torch.linalg.qr(drawn)[0].mT if dim >= 2 * rank else F.normalize(drawn.mT, dim=1)
+        self.register_buffer("R", R.to(torch.get_default_dtype()))
+
+    def forward(self, w: Tensor) -> Tensor:
+        length = w.square().sum(1, keepdim=True).clamp_min(1e-12)
+        t = ((length / self.reach).log() / math.log(5.0)).clamp(0, 1)
+        mix = 0.999 * t * t * (3 - 2 * t)
+        n = (w @ self.R.mT) * (w.shape[1] / length).sqrt()
+        return torch.cat([mix * n, (0.5 * (1 - mix * mix).log()).expand_as(n)], 1)
 
 
 def _aligned(f: Linearizer, h: Linearizer, what: str) -> tuple[Projector, Projector]:
@@ -251,10 +293,8 @@ def loss(model: Projection, batch: Any, draw: Draw) -> dict[str, Tensor]:
 
     subspace: those of the flow (reconstruction under learned noise, and likelihood), and
 
-    - restored: ‖f(x̃) − x‖² for images spoiled by noise, gaps, strokes, contrast
-    - noise: the coordinates of noise, at any size, distributed as those of data (normal), by their
-      one-dimensional projections; so projected noise is a sample
-    - strangers: coordinates of anything else as far out as those of data
+    - restored: ‖x̂(u) − x‖² for images spoiled by noise, gaps, strokes, contrast
+    - strangers: coordinates of other drawings as far out as those of data
     """
     c, x = model.config, batch.x
     if c.g == "revnet":
@@ -262,21 +302,15 @@ def loss(model: Projection, batch: Any, draw: Draw) -> dict[str, Tensor]:
     terms, _ = subspace_terms(model, x, draw)
     axes, encode, decode, last, *_ = cast(list[Any], list(cast(Chain, model.target.g)))
     n = (len(x) + 1) // 2
-    faulty, noisy, other = (
-        spoiled(x[:n], draw),
-        noise(x[:n], draw),
-        strangers(x[: (n + 1) // 2], draw),
-    )
+    faulty, other = spoiled(x[:n], draw), strokes(x[: (n + 1) // 2], draw, 3)
     with torch.no_grad():
-        start, wanted = axes(torch.cat([faulty, noisy, other])), axes(x[:n])
+        start, wanted = axes(torch.cat([faulty, other])), axes(x[:n])
     # u is known after the first coupling, and D only brings the rest back.
     u = encode(start)[:, : c.rank]
     blank = torch.zeros_like(wanted[:, c.rank :])
     gap = encode.inverse(decode.inverse(torch.cat([u[:n], blank], 1))) - wanted
     terms["restored"] = c.restore * axes.lengths(gap).mean()
-    z = last.g(u[n:])
-    terms["noise"] = c.strangers * _from_normal(z[:n], draw)
-    far = z[n:].square().mean(1).clamp_min(1e-6).log()
+    far = last.g(u[n:]).square().mean(1).clamp_min(1e-6).log()
     terms["strangers"] = c.strangers * far.square().mean()
     return terms
 
@@ -301,15 +335,6 @@ def _paper_terms(model: Projection, x: Tensor, draw: Draw) -> dict[str, Tensor]:
     return terms
 
 
-def _from_normal(z: Tensor, draw: Draw, directions: int = 64) -> Tensor:
-    """Mean squared gap between sorted projections of z and normal quantiles."""
-    n, r = z.shape
-    Q = F.normalize(draw.normal(z.new_empty(directions, r)), dim=1)
-    p = (torch.arange(n, dtype=z.dtype, device=z.device) + 0.5) / n
-    wanted = math.sqrt(2) * torch.erfinv(2 * p - 1)
-    return ((z @ Q.mT).sort(0).values - wanted[:, None]).square().mean()
-
-
 # -- images that are not data -------------------------------------------------------------------
 
 
@@ -325,7 +350,7 @@ def spoiled(x: Tensor, draw: Draw) -> Tensor:
     a = draw.uniform(x[:, :1, :1, :1])
     contrast = 0.3 + 1.7 * a
     faults = [
-        x + 0.8 * a * draw.normal(x),
+        x + 0.4 * a * draw.normal(x),
         x * ~_box(x, draw),
         torch.maximum(x, strokes(x, draw, 1)),
         x * contrast,
@@ -385,6 +410,25 @@ def _box(x: Tensor, draw: Draw) -> Tensor:
     return (inside[0][:, :, None] & inside[1][:, None, :])[:, None]
 
 
+@torch.no_grad()
+def refine(model: Projection, data: Any) -> Refinement | None:
+    r"""Likelihood of u + σε on codes that no longer move, so that normal coordinates are data."""
+    c = model.config
+    if c.g != "subspace" or not c.refine:
+        return None
+    axes, encode, _, last, *_ = cast(list[Any], list(cast(Chain, model.target.g)))
+    part = Chain(axes, encode)
+    u = _coordinates(part, data.train, len(data.train))[:, : c.rank].clone()
+    noise = model.log_noise.detach().exp()
+
+    def unlikely(g: Bijection, batch: tuple[Tensor], draw: Draw) -> dict[str, Tensor]:
+        z, log_det = g.with_log_det(batch[0] + noise.to(batch[0]) * draw.normal(batch[0]))
+        return {"-log p": (0.5 * z.square().sum(1) - log_det).mean()}
+
+    settings = {"steps": c.refine, "batch": 512, "rate": 2e-3}
+    return Refinement(last.g, unlikely, Codes(u), settings)
+
+
 # -- after training -----------------------------------------------------------------------------
 
 
@@ -424,10 +468,12 @@ def _sort(model: Projection, data: Any) -> None:
     layers[-1].g.align(torch.eye(r))
     lengths = torch.ones_like(model.strength)  # of a unit of each coordinate, in pixels
     if c.detail:
-        own = layers[4].g
+        own = layers[5].g
         own.initialized.fill_(False)
         own.initialize(_coordinates(Chain(*layers[:3]), data.train, 8192)[:, r:])
         lengths[r : r + c.detail] = own.scale
+    rest = _coordinates(Chain(*layers[:4]), data.val, 4000)[:, r:].square().sum(1)
+    layers[4].conditioner.reach.copy_(3 * rest.quantile(0.999))
     z = _coordinates(g, data.train, 4000)
     some = (z * (model.logits > 0))[:256]
     J = torch.stack([_slope(g, some, i) for i in range(r)])  # (r, images · pixels)
@@ -468,6 +514,7 @@ def preview(model: Projection, data: Any, path: Path) -> None:
 
 
 _BEST = {"g": "subspace", "nets": "conv", "hidden": 16, "rank": 32, "detail": 96}
+_PAPER = {"steps": 2000, "batch": 64, "validate_every": 500, "checkpoint_every": 500}
 _LONG = {"steps": 5000, "rate": 2e-3, "validate_every": 1000, "checkpoint_every": 500}
 
 APP = App(
@@ -482,19 +529,20 @@ APP = App(
     facts=facts,
     decided=("shape",),
     preview=preview,
+    refine=refine,
     finish=finish,
     data="digits",
     training={"steps": 3000, "batch": 128, "rate": 1e-3, "ema": 0.999},
     presets={
-        "paper": {"model": {"g": "revnet"}, "training": {"steps": 4000}},
-        "paper-sum": {"model": {"g": "revnet", "mean": False}, "training": {"steps": 4000}},
+        "paper": {"model": {"g": "revnet"}, "training": _PAPER},
+        "paper-sum": {"model": {"g": "revnet", "mean": False}, "training": _PAPER},
         "warm": {
             "model": {"g": "revnet", "mean": False, "warm": True, "sparsity": 20.0, "freeze": 0.7},
-            "training": {"steps": 4000},
+            "training": _PAPER,
         },
         "best": {"model": _BEST, "training": _LONG},
         "digits": {
-            "model": {"rank": 16, "hidden": 256},
+            "model": {"rank": 16, "hidden": 256, "refine": 1000},
             "training": {"rate": 2e-3, "steps": 2000},
         },
         "mnist": {"data": {"name": "mnist", "size": 32}, "model": _BEST, "training": _LONG},
