@@ -213,6 +213,68 @@ def unet_table() -> str:
     )
 
 
+def projector_table() -> str:
+    """The shipped projector, the paper's recipe, and networks without the architecture."""
+    found = read("projector")
+    ours = found["mnist-projector"]
+    names = {
+        "mnist-projector": "mnist-projector (`best`)", "paper": "`paper`",
+        "paper-sum": "`paper-sum`", "warm": "`warm`", "autoencoder": "plain autoencoder",
+        "ign": "IGN, trained idempotency",
+    }  # fmt: skip
+    lines = [
+        "| | rank or code | parameters | training | PSNR on test digits | worst ‖f(f(x))−f(x)‖∞, "
+        "float32 | the same, float64 | confident digits of projected noise (σ = 1) |",
+        "|---|---|---|---|---|---|---|---|",
+    ]
+    minutes = read("shipped")["mnist-projector"]["minutes"]
+    for key, name in names.items():
+        row = found[key]
+        worst = row["idempotency_float32"]
+        exact = row.get("idempotency_float64")
+        noise = row["projected"]["noise 1"]
+        classes = sum(n > 0 for n in noise["classes"])
+        time = row["seconds"] / 60 if "seconds" in row else minutes
+        lines.append(
+            f"| {name} | {row.get('rank', row.get('code'))} | {row['parameters']:,} | "
+            f"{time:.0f} min | {row['reconstruction']['psnr_mean_over_images']:.1f} dB | "
+            f"{max(worst.values()):.0e} | "
+            f"{'–' if exact is None else f'{max(exact.values()):.0e}'} | "
+            f"{noise['share_confident']:.0%}, {classes} classes |"
+        )
+    ranks = ours["reconstruction_by_rank"]
+    lines += [
+        "",
+        f"| rank | {' | '.join(ranks)} |",
+        "|---" * (1 + len(ranks)) + "|",
+        "| PSNR | " + " | ".join(f"{r['psnr']:.1f}" for r in ranks.values()) + " |",
+        "| principal components | "
+        + " | ".join(f"{r['pca_psnr']:.1f}" for r in ranks.values())
+        + " |",
+        "",
+        "| idempotency | " + " | ".join(ours["idempotency_float32"]) + " |",
+        "|---" * (1 + len(ours["idempotency_float32"])) + "|",
+    ]
+    for key, name in names.items():
+        rows = found[key]["idempotency_float32"]
+        lines.append(f"| {name} | " + " | ".join(f"{v:.0e}" for v in rows.values()) + " |")
+    auc = ours["anomaly_roc_auc"]
+    lines += [
+        "",
+        "| test digits against | ROC-AUC of the score |",
+        "|---|---|",
+        *(f"| {name} | {value:.3f} |" for name, value in auc.items()),
+        "",
+        "| unknown pixels | " + " | ".join(next(iter(ours["gaps"].values()))) + " |",
+        "|---" * (1 + len(next(iter(ours["gaps"].values())))) + "|",
+        *(
+            f"| {name}, PSNR there | " + " | ".join(f"{v:.1f} dB" for v in row.values()) + " |"
+            for name, row in ours["gaps"].items()
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def put(path: Path, mark: str, text: str) -> None:
     start, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->\n"
     old = path.read_text()
@@ -225,6 +287,7 @@ def main() -> None:
     put(DOCS / "training.md", "loop", loop_table())
     put(DOCS / "flow.md", "flow", flow_table())
     put(DOCS / "flow.md", "unet", unet_table())
+    put(DOCS / "projector.md", "projector", projector_table())
 
 
 if __name__ == "__main__":

@@ -8,13 +8,16 @@ quality is in the tables, which are measured on the shipped files. Small tensors
 
 from __future__ import annotations
 
+import json
 import sys
 from pathlib import Path
 
 import torch
+from common import HERE
 
 from linearizer import checkpoint
 from linearizer.apps import get
+from linearizer.data import load
 
 SMALL = 2048  # numbers
 
@@ -24,18 +27,37 @@ def _rounded(key: str, tensor: torch.Tensor) -> bool:
     return tensor.numel() > SMALL and tensor.is_floating_point() and not derived
 
 
-def main(run: str, name: str) -> None:
-    config = checkpoint.read_config(Path(run))
-    model = checkpoint.load(run)
+def _round(model: torch.nn.Module) -> None:
     for key, tensor in checkpoint.tensors_of(model).items():
         if _rounded(key, tensor):
             tensor.data.copy_(tensor.data.half())
-    model.float()  # what is derived from rounded weights follows them
-    app = get(config["app"])
-    if app.name == "flow" and model._gaussian() is not None:
-        from linearizer.data import load
+    model.float()  # what is derived from rounded axes follows them
 
+
+def _note(name: str, run: Path, size: int) -> None:
+    """How long the model was trained, in all stages, and how large its file is."""
+    logs = [run / "metrics.jsonl", run / "state" / "refine" / "metrics.jsonl"]
+    seconds = 0.0
+    for log in (p for p in logs if p.exists()):
+        rows = [json.loads(line) for line in log.read_text().splitlines()]
+        seconds += max(row.get("seconds", 0.0) for row in rows)
+    path = HERE / "shipped.json"
+    known = json.loads(path.read_text()) if path.exists() else {}
+    known[name] = {
+        "minutes": round(seconds / 60, 1),
+        "mib": round(size / 2**20, 2),
+    }
+    path.write_text(json.dumps(dict(sorted(known.items())), indent=2) + "\n")
+
+
+def main(run: str, name: str) -> None:
+    config = checkpoint.read_config(Path(run))
+    model = checkpoint.load(run)
+    app = get(config["app"])
+    _round(model)
+    if app.finish is not None:  # what is set in closed form follows the rounded weights
         app.finish(model, load(config["data"]["name"], size=config["data"]["size"]))
+        _round(model)
     tensors = {
         key: t.detach().half() if _rounded(key, t) else t.detach()
         for key, t in checkpoint.tensors_of(model).items()
@@ -49,6 +71,7 @@ def main(run: str, name: str) -> None:
     again = checkpoint.load(name)
     x = torch.rand(2, *again.target.shape)
     gap = again.target.points(again.target.coordinates(x)) - x
+    _note(name, Path(run), (folder / checkpoint.WEIGHTS).stat().st_size)
     print(f"wrote {folder}, {(folder / checkpoint.WEIGHTS).stat().st_size / 2**20:.1f} MiB; "
           f"round trip {float(gap.abs().max()):.0e}")  # fmt: skip
 

@@ -570,7 +570,7 @@ APP = App(
         "celeba": {
             "data": {"name": "celeba", "size": 64},
             "model": {**_BEST, "rank": 64, "detail": 64, "likelihood": 0.15, "mirror": True},
-            "training": {**_LONG, "batch": 64},
+            "training": {**_LONG, "steps": 4000, "batch": 64},
         },
     },
 )  # fmt: skip

@@ -250,7 +250,7 @@ class _Far(nn.Module):
     def forward(self, w: Tensor) -> Tensor:
         length = w.square().sum(1, keepdim=True).clamp_min(1e-12)
         t = ((length / self.reach).log() / math.log(5.0)).clamp(0, 1)
-        mix = 0.999 * t * t * (3 - 2 * t)
+        mix = 0.9999 * t * t * (3 - 2 * t)
         n = (w @ self.R.mT) * (w.shape[1] / length).sqrt()
         return torch.cat([mix * n, (0.5 * (1 - mix * mix).log()).expand_as(n)], 1)
 
@@ -514,7 +514,7 @@ def preview(model: Projection, data: Any, path: Path) -> None:
 
 
 _BEST = {"g": "subspace", "nets": "conv", "hidden": 16, "rank": 32, "detail": 96}
-_PAPER = {"steps": 2000, "batch": 64, "validate_every": 500, "checkpoint_every": 500}
+_PAPER = {"steps": 1500, "batch": 64, "validate_every": 500, "checkpoint_every": 500}
 _LONG = {"steps": 5000, "rate": 2e-3, "validate_every": 1000, "checkpoint_every": 500}
 
 APP = App(

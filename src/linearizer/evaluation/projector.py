@@ -20,12 +20,19 @@ from ..metrics import digit_classifier, psnr, roc_auc
 from ..pictures import image_grid
 from ..projecting import projector_of
 from ..runs import run_data
-from ..training import Training
+from ..training import Loss, Training
 from .tables import Say, result_folder, write_table
 
 __all__ = ["projector"]
 
 Map = Callable[[Tensor], Tensor]
+
+#: Length of the code (as the projector's rank where None) and loss. The range of an idempotent
+#: generative network is to be tightened by its loss, not by its width.
+BASELINES: dict[str, tuple[int | None, Loss]] = {
+    "autoencoder": (None, autoencoder_loss),
+    "ign": (128, ign_loss),
+}
 
 
 @torch.no_grad()
@@ -45,7 +52,7 @@ def projector(
         raise ValueError(f"evaluate: expected 16 test images or more, got {len(source.test)}.")
     x = _all(source.test)
     say(f"{source.name}: {len(x):,} test images")
-    f, digits = model(), source.name == "mnist" and x.shape[1:] == (1, 32, 32)
+    f = model()
     inputs, missing = _inputs(x, root)
     result: dict[str, Any] = {
         "run": one.folder.name,
@@ -65,8 +72,8 @@ def projector(
     say("reconstruction")
     result["reconstruction"] = reconstruction(f, x)
     result["reconstruction_by_rank"] = _by_rank(model, source, x)
-    if digits:
-        result["projected"] = {n: _looks(f, inputs[n]) for n in inputs if n != "zero"}
+    if is_digits(source.name, x):
+        result["projected"] = looks(f, inputs)
     say("anomalies")
     result["anomaly_roc_auc"] = _anomalies(model, x, inputs)
     say("gaps")
@@ -78,13 +85,12 @@ def projector(
         result["meet_and_join"] = _lattice(model, source, folder / "meet-and-join.png")
         files.append(folder / "meet-and-join.png")
     result["seconds_per_image"] = _times(f, x)
-    others: dict[str, Map] = {}
     if baseline_minutes > 0:
-        say(f"baselines, {baseline_minutes:g} minutes each")
-        result["baselines"], others = _baselines(
-            model, source, x, inputs, digits, 60 * baseline_minutes, folder
-        )
-        files += [folder / f"{name}.png" for name in others]
+        result["baselines"] = {}
+        for name in BASELINES:
+            say(f"{name}, {baseline_minutes:g} minutes")
+            files.append(folder / f"{name}.png")
+            result["baselines"][name] = baseline(name, run, baseline_minutes, files[-1], root)
     _picture(f, inputs, f"{one.folder.name}: rank {f.rank()} of {model.target.dim}", picture)
     files.append(folder / "ranks.png")
     _ranks(model, x[:10], folder / "ranks.png")
@@ -163,15 +169,22 @@ def _by_rank(model: Projection, source: Any, x: Tensor) -> dict[str, Any]:
     return rows
 
 
-def _looks(f: Map, x: Tensor) -> dict[str, Any]:
+def is_digits(name: str, x: Tensor) -> bool:
+    """Whether our digit classifier can judge images of these data."""
+    return name == "mnist" and x.shape[1:] == (1, 32, 32)
+
+
+def looks(f: Map, inputs: Mapping[str, Tensor]) -> dict[str, Any]:
     """What the digit classifier says of projections."""
-    y = torch.cat([f(p) for p in x.split(500)]).clamp(0, 1)
-    p = torch.softmax(digit_classifier()(y), 1)
-    best, label = p.max(1)
-    return {
-        "share_confident": float((best > 0.9).double().mean()),
-        "classes": torch.bincount(label, minlength=10).tolist(),
-    }
+    rows = {}
+    for name, x in inputs.items():
+        y = torch.cat([f(p) for p in x.split(500)]).clamp(0, 1)
+        best, label = torch.softmax(digit_classifier()(y), 1).max(1)
+        rows[name] = {
+            "share_confident": float((best > 0.9).double().mean()),
+            "classes": torch.bincount(label, minlength=10).tolist(),
+        }
+    return rows
 
 
 def _anomalies(model: Projection, x: Tensor, inputs: Mapping[str, Tensor]) -> dict[str, float]:
@@ -250,41 +263,33 @@ def _times(f: Map, x: Tensor) -> dict[str, float]:
     return rows
 
 
-def _baselines(
-    model: Projection,
-    source: Any,
-    x: Tensor,
-    inputs: Mapping[str, Tensor],
-    digits: bool,
-    seconds: float,
-    folder: Path,
-) -> tuple[dict[str, Any], dict[str, Map]]:
-    """A plain autoencoder and an idempotent generative network, trained for as long."""
-    shape, rank = tuple(model.target.shape), int((model.logits > 0).sum())
-    hidden = model.config.hidden or 16
-    # 128 numbers for the second: its range is to be tightened by its loss, not by its width.
-    kinds = {"autoencoder": (rank, autoencoder_loss), "ign": (128, ign_loss)}
-    rows: dict[str, Any] = {}
-    maps: dict[str, Map] = {}
-    for name, (width, loss) in kinds.items():
-        torch.manual_seed(0)
-        net = Autoencoder(shape, width, hidden)  # type: ignore[arg-type]
-        with torch.enable_grad():
-            taken = train_for(seconds, net, loss, source.train,
-                              Training(batch=128, rate=1e-3, ema=0.999))  # fmt: skip
-        rows[name] = {
+def baseline(
+    name: str, run: str | Path, minutes: float, picture: Path, root: Path | None = None
+) -> dict[str, Any]:
+    """A network without the architecture, trained on a projector's data for as long."""
+    one = projector_of(run)
+    source = run_data(one, root)
+    x = _all(source.test)
+    inputs, _ = _inputs(x, root)
+    width, loss = BASELINES[name]
+    torch.manual_seed(0)
+    shape: Any = tuple(one.model.target.shape)
+    code = width or int((one.model.logits > 0).sum())
+    net = Autoencoder(shape, code, one.model.config.hidden or 16)
+    with torch.enable_grad():
+        taken = train_for(60 * minutes, net, loss, source.train,
+                          Training(batch=128, rate=1e-3, ema=0.999))  # fmt: skip
+    with torch.no_grad():
+        _picture(net, inputs, f"{name}, for comparison", picture)
+        return {
             **taken,
             "parameters": sum(p.numel() for p in net.parameters()),
-            "code": width,
+            "code": code,
             "reconstruction": reconstruction(net, x),
             "idempotency_float32": idempotency(net, inputs),
             "seconds_per_image": _times(net, x),
+            **({"projected": looks(net, inputs)} if is_digits(source.name, x) else {}),
         }
-        if digits:
-            rows[name]["projected"] = {n: _looks(net, inputs[n]) for n in inputs if n != "zero"}
-        maps[name] = net
-        _picture(net, inputs, f"{name}, for comparison", folder / f"{name}.png")
-    return rows, maps
 
 
 def _picture(f: Map, inputs: Mapping[str, Tensor], title: str, path: Path) -> None:

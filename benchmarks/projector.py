@@ -1,0 +1,60 @@
+"""The tables of docs/projector.md: the shipped projector, other recipes, other architectures.
+
+    python benchmarks/projector.py [mnist-projector] [autoencoder] [ign] [paper] [paper-sum] [warm]
+
+All of them by default; each replaces its part of projector.json. LINEARIZER_DATA must have mnist
+(and bsds500, for photos); pictures go to runs/evaluated.
+
+`autoencoder` and `ign` are trained for as long as the shipped projector was, `paper`, `paper-sum`
+and `warm` by `linearizer train projector --preset NAME --data mnist --size 32`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+
+from common import HERE, write
+
+from linearizer import evaluation, runs
+from linearizer.evaluation.projector import BASELINES, baseline
+from linearizer.evaluation.tables import rounded
+
+SHIPPED = "mnist-projector"
+#: ship.py wrote it, from the log of the training.
+MINUTES = json.loads((HERE / "shipped.json").read_text())[SHIPPED]["minutes"]
+PRESETS = ("paper", "paper-sum", "warm")
+OUT = HERE.parent / "runs" / "evaluated"
+
+
+def preset(name: str) -> dict:
+    run = OUT.parent / f"projector-{name}"
+    flags = {"data": {"name": "mnist", "size": 32}}
+    result = runs.execute(runs.plan("projector", preset=name, flags=flags), run, resume=True)
+    row = evaluation.projector(run, OUT / name, say=print)
+    keys = ("rank", "parameters", "idempotency_float32", "idempotency_float64", "reconstruction",
+            "projected", "anomaly_roc_auc", "seconds_per_image")  # fmt: skip
+    return {"seconds": result.seconds, "steps": result.step, **{k: row[k] for k in keys}}
+
+
+def measured(name: str) -> dict:
+    (OUT / name).mkdir(parents=True, exist_ok=True)
+    if name in BASELINES:
+        return baseline(name, SHIPPED, MINUTES, OUT / name / f"{name}.png")
+    if name in PRESETS:
+        return preset(name)
+    row = evaluation.projector(name, OUT / name, say=print)
+    return {k: v for k, v in row.items() if k != "files"}
+
+
+def main(*names: str) -> None:
+    for name in names or (SHIPPED, *BASELINES, *PRESETS):
+        row = rounded(measured(name))
+        path = HERE / "projector.json"
+        before = json.loads(path.read_text()) if path.exists() else {}
+        before.pop("machine", None)
+        write("projector", {**before, name: row})
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])
