@@ -5,7 +5,8 @@ moves in time as much as a trained one may; a fresh one is smoother and cheaper.
 is a process of its own; its peak memory counts everything over the loaded libraries and the family.
 The dense way (d × d products for each RK4 step, and pinv by a dense SVD) runs at d ≤ 2,048; its
 growth is fitted as c·d^p on the two largest, and figures at full d are that extrapolation, marked
-as such.
+as such. One product of two matrices is measured at full d as well: four of them for each step are
+less than the dense way takes.
 
     python benchmarks/collapse.py
 """
@@ -93,6 +94,14 @@ def dense(d: int) -> dict:
     }
 
 
+def product(d: int) -> dict:
+    """One product of two d × d matrices, of which each RK4 step of the dense way takes four."""
+    A, B = torch.randn(d, d), torch.randn(d, d)
+    start = time.perf_counter()
+    A @ B
+    return {"seconds": time.perf_counter() - start}
+
+
 def fidelity(name: str) -> dict:
     """Mean squared difference between one step and N, on 64 normal vectors at d = 1,024."""
     family = lively(1024).to(getattr(torch, name))
@@ -132,6 +141,7 @@ def main() -> None:
         "structured": {n: measure("structured", n) for n in ("100", "1000")},
         "dense": small,
         "dense_12288_extrapolated": extrapolated,
+        "dense_12288_one_product": measure("product", str(FULL)),
         "one_step_against_many_mse_d1024": {
             name: measure("fidelity", name) for name in ("float32", "float64")
         },
@@ -146,7 +156,7 @@ if __name__ == "__main__":
             if action == "fidelity":
                 print(json.dumps(fidelity(argument)))
             else:
-                run = {"structured": structured, "dense": dense}[action]
+                run = {"structured": structured, "dense": dense, "product": product}[action]
                 print(json.dumps(run(int(argument))))
     else:
         main()

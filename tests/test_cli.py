@@ -276,6 +276,12 @@ BAD = [
     (("export", "RUN", "--format", "onx"), "'onx' is not one of 'onnx'"),
     (("export", "RUN", "--map", "pinnv"), "'pinnv' is not one of 'f', 'pinv'"),
     (("export", "RUN", "--format", "hub", "--map", "pinv"), "--map does not go with it"),
+    (("project", "nowhere.png"), r"nowhere\.png: expected an image, but there is no such file"),
+    (("project", "mnist-projector"), "expected image files after the run mnist-projector"),
+    (("project", "mnist-flow", "FILE"), "expected a projector, but the run holds flow"),
+    (("project", "FILE"), "file"),
+    (("project", "FILE", "--rank", "-1"), "Invalid value for .--rank"),
+    (("evaluate", "projector", "RUN"), "expected a projector, but the run holds attributes"),
     (("data", "fetch", "mnits"), "Did you mean .mnist"),
     (("quickstart", "--out", "FILE"), "needs a folder, but"),
     (("quickstart", "--out", "FILE/below"), "Not a directory|needs a folder"),
@@ -307,7 +313,8 @@ def test_a_bad_request_is_one_sentence_and_exit_2(tmp_path, run, arguments, mess
 def test_version_help_and_completion():
     assert linearizer("version").stdout.strip() == lz.__version__
     top = linearizer("--help").stdout
-    for name in ("quickstart", "data", "train", "resume", "runs", "certify", "spectrum", "export"):
+    for name in ("quickstart", "data", "train", "resume", "runs", "certify", "spectrum", "export",
+                 "project"):  # fmt: skip
         assert name in top
         text = linearizer(name, "--help").stdout
         assert "Example: linearizer" in re.sub(r"\s+", " ", text), name
@@ -332,6 +339,27 @@ def test_help_and_the_list_of_runs_do_not_load_torch():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.split() == ["False", "False"]
+
+
+# -- a shipped model -------
+
+
+def test_project_takes_any_image_and_keeps_a_projection(tmp_path):
+    from PIL import Image
+
+    Image.new("RGB", (50, 40), (10, 200, 90)).save(tmp_path / "photo.jpg")
+    done = linearizer("project", "photo.jpg", "--score", "-o", "grid.png", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert re.search(r"rank 32; f\(f\(x\)\) differs from f\(x\) by at most \de-0[5-9]", done.stdout)
+    assert "photo.jpg: score" in done.stdout and "of held-out data score as high" in done.stdout
+    assert "photo.jpg: converted, to grey and its centre square from 40 to 32" in done.stderr
+    assert (tmp_path / "grid.png").exists()
+    done = linearizer(
+        "project", "mnist-projector", "photo.jpg", "--rank", 5, "--json", cwd=tmp_path
+    )
+    result = json.loads(done.stdout)
+    assert result["rank"] == 5 and result["idempotency_error"] < 1e-4
+    assert [p.name for p in tmp_path.glob("mnist-projector-*.png")]
 
 
 # -- the tour ------------------------------------------------------------------------------

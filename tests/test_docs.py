@@ -17,8 +17,10 @@ def test_the_documents_quote_the_benchmarks(monkeypatch):
     assert readme_table.table() in (ROOT / "README.md").read_text(), hint
     assert readme_table.loop_table() in (ROOT / "docs" / "training.md").read_text(), hint
     flow = (ROOT / "docs" / "flow.md").read_text()
-    for part in (readme_table.flow_table, readme_table.unet_table):
+    for part in (readme_table.flow_table, readme_table.unet_table, readme_table.collapse_table):
         assert part() in flow, hint
+    projector = (ROOT / "docs" / "projector.md").read_text()
+    assert readme_table.projector_table() in projector, hint
     sys.modules.pop("common", None)
 
 

@@ -6,7 +6,7 @@ import torch
 import linearizer as lz
 from linearizer import data
 from linearizer.checkpoint import SHIPPED
-from linearizer.metrics import digit_classifier, psnr
+from linearizer.metrics import digit_classifier, psnr, roc_auc
 
 FLOWS = ["mnist-flow", "celeba-flow"]
 
@@ -19,9 +19,9 @@ def single_precision():
 
 
 def test_the_models_are_there_and_small():
-    assert set(FLOWS) <= set(lz.models())
-    for name in FLOWS:
-        assert sum(p.stat().st_size for p in (SHIPPED / name).iterdir()) < 10 * 2**20
+    assert {*FLOWS, "mnist-projector"} <= set(lz.models())
+    for name in lz.models():
+        assert sum(p.stat().st_size for p in (SHIPPED / name).iterdir()) < 6 * 2**20
 
 
 @pytest.mark.parametrize("name", FLOWS)
@@ -56,3 +56,34 @@ def test_held_out_digits_are_reconstructed_above_the_paper(data_root):
     f = lz.load("mnist-flow")()
     x = data.load("mnist", data_root, size=32).test.batch(torch.arange(300)).x
     assert float(psnr(f(f.pinv()(x)).clamp(0, 1), x).mean()) > 31.6
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_the_projector_is_idempotent_whatever_it_is_given(dtype):
+    model = lz.load("mnist-projector").to(dtype)
+    torch.manual_seed(0)
+    noise = torch.randn(40, 1, 32, 32, dtype=dtype)
+    blank = torch.zeros_like(noise[:2])
+    x = torch.cat([0.1 * noise, noise, 10 * noise, noise.clamp(0, 1), blank, blank + 1])
+    for rank in (None, 8, 64):
+        f = model(rank)
+        once = f(x)
+        assert float((f(once) - once).abs().max()) < (1e-4 if dtype == torch.float32 else 1e-10)
+
+
+def test_projected_noise_is_digits_of_every_class():
+    model = lz.load("mnist-projector")
+    torch.manual_seed(0)
+    noise = torch.randn(300, 1, 32, 32) * torch.logspace(-0.3, 1, 300)[:, None, None, None]
+    confident, label = digit_classifier()(model()(noise).clamp(0, 1)).softmax(1).max(1)
+    assert float((confident > 0.5).float().mean()) > 0.8
+    assert len(label.unique()) == 10
+
+
+def test_the_projector_keeps_digits_and_scores_what_is_none(data_root):
+    model = lz.load("mnist-projector")
+    x = data.load("mnist", data_root, size=32).test.batch(torch.arange(300)).x
+    assert float(psnr(model()(x).clamp(0, 1), x).mean()) > 25
+    order = torch.rand(300, 1024).argsort(1)
+    shuffled = x.flatten(1).gather(1, order).reshape_as(x)
+    assert roc_auc(model.score(shuffled), model.score(x)) > 0.99
