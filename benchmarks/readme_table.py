@@ -267,7 +267,8 @@ def projector_table() -> str:
     }  # fmt: skip
     lines = [
         "| | rank or code | parameters | training, one core | PSNR on test digits | "
-        "worst ‖f(f(x))−f(x)‖∞, float32 | the same, float64 | confident digits of projected noise (σ = 1) |",
+        "worst ‖f(f(x))−f(x)‖∞, float32 | the same, float64 | "
+        "confident digits of projected noise (σ = 1) |",
         "|---|---|---|---|---|---|---|---|",
     ]
     minutes = read("shipped")["mnist-projector"]["cpu_minutes"]
