@@ -110,7 +110,7 @@ class Projection(nn.Module):
             self.register_buffer("logits", torch.where(torch.arange(dim) < rank, 1.0, -1.0))
             self.log_noise = nn.Parameter(torch.full((rank,), -1.5))
         else:
-            self.logits = nn.Parameter(torch.ones(dim))
+            self.logits = nn.Parameter(torch.full((dim,), 0.1))  # all kept, but not by much
         self.config = config
         self.target = Space(_stack(config))
         # By falling strength the directions follow each other where another rank is asked for.
