@@ -262,7 +262,7 @@ def projector_table() -> str:
     ours = found["mnist-projector"]
     names = {
         "mnist-projector": "mnist-projector (`best`)", "paper": "`paper`",
-        "paper-sum": "`paper-sum`", "warm": "`warm`", "autoencoder": "plain autoencoder",
+        "warm": "`warm`", "autoencoder": "plain autoencoder",
         "ign": "IGN, trained idempotency",
     }  # fmt: skip
     lines = [

@@ -535,7 +535,6 @@ APP = App(
     training={"steps": 3000, "batch": 128, "rate": 1e-3, "ema": 0.999},
     presets={
         "paper": {"model": {"g": "revnet"}, "training": _PAPER},
-        "paper-sum": {"model": {"g": "revnet", "mean": False}, "training": _PAPER},
         "warm": {
             "model": {"g": "revnet", "mean": False, "warm": True, "sparsity": 20.0, "freeze": 0.7},
             "training": _PAPER,
