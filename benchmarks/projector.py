@@ -5,7 +5,8 @@
 All of them by default; each replaces its part of projector.json. LINEARIZER_DATA must have mnist
 (and bsds500, for photos); pictures go to runs/evaluated.
 
-`autoencoder` and `ign` are trained for as long as the shipped projector was, `paper` and `warm` by `linearizer train projector --preset NAME --data mnist --size 32`.
+`autoencoder` and `ign` are trained for as long as the shipped projector was, `paper` and `warm` by
+`linearizer train projector --preset NAME --data mnist --size 32`.
 """
 
 from __future__ import annotations

@@ -441,3 +441,35 @@ def test_evaluation_writes_a_table_and_pictures(run, tmp_path):
     assert result["inversion"]["images"] == 297
     assert (tmp_path / "flow.png").exists() and (tmp_path / "coordinates.png").exists()
     assert max(result["round_trip"].values()) < 1e-3
+
+
+@no_grad
+def test_samples_get_a_share_of_the_detail_and_encoding_all_of_it():
+    x = images(200)
+    maps = {}
+    for spread in (1.0, 0.25):
+        torch.manual_seed(0)
+        settings = {**MODELS["best, detail"], "detail_spread": spread}
+        model = flow.build(flow.Config(shape=SHAPE, **settings))
+        model.initialize(data.Batch(x, None))
+        model.close_form([x])
+        f = maps[spread] = model.collapse("rk4", 50)
+        z = model.target.coordinates(f(model.noise(3000, 1)))
+        maps[spread, "std"] = z[:, 6:11].std()
+    assert float(maps[0.25, "std"] / maps[1.0, "std"]) == pytest.approx(0.25, rel=0.05)
+    back, other = (f(f.pinv()(x)) for f in (maps[1.0], maps[0.25]))
+    assert torch.allclose(back, other, atol=1e-8)
+
+
+def test_the_detail_does_not_bend_the_stack_on_u():
+    second = flow.refine(made("best, detail"), data.load("digits"))
+    terms = second.loss(second.part, second.source.batch(torch.arange(50)), Draw(0))
+    own, other = second.part
+    for term, part, moves in (
+        ("-log p", own, True), ("-log p", other, False),
+        ("-log p of the detail", own, False), ("-log p of the detail", other, True),
+    ):  # fmt: skip
+        grads = torch.autograd.grad(
+            terms[term], list(part.parameters()), retain_graph=True, allow_unused=True
+        )
+        assert any(g is not None and bool(g.abs().max() > 0) for g in grads) is moves

@@ -53,6 +53,9 @@ class Config(Settings):
     detail: int = Field(
         0, ge=0, description="subspace: further axes, of what its coordinates leave of the images"
     )
+    detail_spread: float = Field(
+        0.5, gt=0, description="subspace: how much of the detail's spread samples get"
+    )
     blocks: int = Field(5, ge=1, description="blocks of the stack (subspace: of the one on u)")
     hidden: int | None = Field(
         None, ge=1, description="width of its networks; 512 for mlp, 16 channels for convolutions"
@@ -199,8 +202,11 @@ class Flow(nn.Module):
         if core is None:
             raise ValueError("close_form: the core of this flow is learned, not Gaussian.")
         r, rank = self._kept(), core.basis.shape[1]
+        spread = torch.ones(r or self.target.dim).to(core.basis)
+        if self.config is not None and r is not None:
+            spread[self.config.rank :] = self.config.detail_spread
         found = GaussianVelocity.from_coordinates(
-            (self.target.coordinates(x)[:, :r] for x in batches), rank
+            (self.target.coordinates(x)[:, :r] * spread for x in batches), rank
         )
         k = len(found.values)  # fewer than asked for where there are few images
         core.basis.zero_()
@@ -475,10 +481,14 @@ def refine(model: Flow, data: Any) -> Refinement | None:
     def unlikely(part: Any, batch: tuple[Tensor, Tensor], draw: Draw) -> dict[str, Tensor]:
         u, v = batch
         z, log_det = part[0].with_log_det(u + noise.to(u) * draw.normal(u))
+        terms = {"-log p": (0.5 * z.square().sum(1) - log_det).mean()}
         if len(part) > 1:
-            z, more = part[1].with_log_det(torch.cat([z, v + 0.05 * draw.normal(v)], 1))
-            log_det = log_det + more
-        return {"-log p": (0.5 * z.square().sum(1) - log_det).mean()}
+            # Apart from u: neither its gradient nor its share in the clipping reaches F.
+            both = torch.cat([z.detach(), v + 0.05 * draw.normal(v)], 1)
+            fine, more = part[1].with_log_det(both)
+            bits = 0.5 * fine[:, c.rank :].square().sum(1) - more
+            terms["-log p of the detail"] = bits.mean() / c.detail
+        return terms
 
     part = nn.ModuleList([last.g, *(layer.g for layer in fine[1:])])
     codes_of = Codes(u.clone(), v.clone())
