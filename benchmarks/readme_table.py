@@ -265,6 +265,7 @@ def projector_table() -> str:
         "warm": "`warm`", "autoencoder": "plain autoencoder",
         "ign": "IGN, trained idempotency",
     }  # fmt: skip
+    names = {key: name for key, name in names.items() if key in found}
     lines = [
         "| | rank or code | parameters | training, one core | PSNR on test digits | "
         "worst ‖f(f(x))−f(x)‖∞, float32 | the same, float64 | "

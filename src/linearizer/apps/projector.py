@@ -76,7 +76,7 @@ class Config(Settings):
     freeze: float = Field(
         1.0, ge=0, le=1, description="revnet: share of training after which Λ stays as it is"
     )
-    likelihood: float = Field(0.05, ge=0, description="subspace: weight of −log p(u)")
+    likelihood: float = Field(0.1, ge=0, description="subspace: weight of −log p(u)")
     restore: float = Field(0.5, ge=0, description="subspace: weight of ‖f(spoiled x) − x‖²")
     strangers: float = Field(
         3.0, ge=0, description="subspace: weight of what draws other images to where data lie"
@@ -136,17 +136,16 @@ class Projection(nn.Module):
 
     @torch.no_grad()
     def onto(self, x: Tensor, rank: int) -> Linearizer:
-        r"""The projector onto the ``rank`` directions that carry most of these points.
+        r"""The projector onto the ``rank`` directions that carry most of these points' norm.
 
-        Among the directions that Λ keeps, by their mean square. Two of them, for two kinds of
+        Among the directions that Λ keeps. Two of them, for two kinds of
         points, have a :func:`meet` and a :func:`join`.
         """
         kept = self.order()[: int((self.logits > 0).sum())]
         if not 0 <= rank <= len(kept):
             raise ValueError(f"projector: expected 0 ≤ rank ≤ {len(kept)}, got {rank}.")
         energy = torch.cat([self.target.coordinates(p) for p in x.split(500)]).square().mean(0)
-        share = energy[kept] * self.strength[kept]
-        return self._onto(kept[share.argsort(descending=True, stable=True)[:rank]])
+        return self._onto(kept[energy[kept].argsort(descending=True, stable=True)[:rank]])
 
     @torch.no_grad()
     def score(self, x: Tensor, rank: int | None = None) -> Tensor:
@@ -229,29 +228,33 @@ def _stack(config: Config) -> Bijection:
 
 
 class _Far(nn.Module):
-    r"""w ↦ (γ·n, log √(1 − γ²)), n = √dim·R w/‖w‖: where w is long, its direction decides.
+    r"""w ↦ (γ·n, log √(1 − γ²)), n = √dim·R v/‖v‖: where w is long, its direction decides.
 
-    R has orthonormal rows, drawn once. With w from κ to 5κ long (squared), γ goes from 0 to 1: z
-    stays as it is near the data, and far from them it is normal if w points anywhere. κ is three
-    times as long as almost all data are; until that is known, γ = 0.
+    v is w without its part along an even grey, which most images share, and R has orthonormal rows,
+    drawn once. With w from κ to 5κ long (squared), γ goes from 0 to 1: z stays as it is near the
+    data, and far from them it is normal if v points anywhere. κ is three times as long as almost
+    all data are; until that is known, γ = 0.
     """
 
     R: Tensor
     reach: Tensor
+    grey: Tensor
 
     def __init__(self, rank: int, dim: int) -> None:
         super().__init__()
-        self.register_buffer("reach", torch.tensor(1e30))
         generator = torch.Generator().manual_seed(0)
         drawn = torch.randn(dim - rank, rank, generator=generator, dtype=torch.float64)
         R = torch.linalg.qr(drawn)[0].mT if dim >= 2 * rank else F.normalize(drawn.mT, dim=1)
         self.register_buffer("R", R.to(torch.get_default_dtype()))
+        self.register_buffer("reach", torch.tensor(1e30))
+        self.register_buffer("grey", torch.zeros(dim - rank))  # of length 1, once it is known
 
     def forward(self, w: Tensor) -> Tensor:
-        length = w.square().sum(1, keepdim=True).clamp_min(1e-12)
-        t = ((length / self.reach).log() / math.log(5.0)).clamp(0, 1)
+        t = ((w.square().sum(1, keepdim=True) / self.reach).clamp_min(1e-30).log()) / math.log(5.0)
+        t = t.clamp(0, 1)
         mix = 0.9999 * t * t * (3 - 2 * t)
-        n = (w @ self.R.mT) * (w.shape[1] / length).sqrt()
+        v = w - (w @ self.grey)[:, None] * self.grey
+        n = (v @ self.R.mT) * (v.shape[1] / v.square().sum(1, keepdim=True).clamp_min(1e-12)).sqrt()
         return torch.cat([mix * n, (0.5 * (1 - mix * mix).log()).expand_as(n)], 1)
 
 
@@ -473,7 +476,9 @@ def _sort(model: Projection, data: Any) -> None:
         own.initialize(_coordinates(Chain(*layers[:3]), data.train, 8192)[:, r:])
         lengths[r : r + c.detail] = own.scale
     rest = _coordinates(Chain(*layers[:4]), data.val, 4000)[:, r:].square().sum(1)
-    layers[4].conditioner.reach.copy_(3 * rest.quantile(0.999))
+    far, axes = layers[4].conditioner, layers[0]
+    far.reach.copy_(3 * rest.quantile(0.999))
+    far.grey.copy_(F.normalize(axes.turn(torch.ones_like(axes.mean)[None])[0, r:], dim=0))
     z = _coordinates(g, data.train, 4000)
     some = (z * (model.logits > 0))[:256]
     J = torch.stack([_slope(g, some, i) for i in range(r)])  # (r, images · pixels)
@@ -513,7 +518,10 @@ def preview(model: Projection, data: Any, path: Path) -> None:
     image_grid(path, rows, labels, [""] * n, f"Projections, rank {f.rank()}")
 
 
-_BEST = {"g": "subspace", "nets": "conv", "hidden": 16, "rank": 32, "detail": 96}
+_BEST = {
+    "g": "subspace", "nets": "conv", "hidden": 16, "rank": 32, "detail": 96, "blocks": 5,
+    "flow_hidden": 256, "refine": 6000,
+}  # fmt: skip
 _PAPER = {"steps": 1500, "batch": 64, "validate_every": 500, "checkpoint_every": 500}
 _LONG = {"steps": 5000, "rate": 2e-3, "validate_every": 1000, "checkpoint_every": 500}
 

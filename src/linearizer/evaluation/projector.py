@@ -73,7 +73,10 @@ def projector(
     result["reconstruction"] = reconstruction(f, x)
     result["reconstruction_by_rank"] = _by_rank(model, source, x)
     if is_digits(source.name, x):
-        result["projected"] = looks(f, inputs)
+        result["projected"] = {
+            "test digits as they are": looks(lambda x: x, {"data": x})["data"],
+            **looks(f, inputs),
+        }
     say("anomalies")
     result["anomaly_roc_auc"] = _anomalies(model, x, inputs)
     say("gaps")
