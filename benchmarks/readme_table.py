@@ -61,7 +61,9 @@ def rows() -> list[tuple[str, str, str]]:
             f"{project['reconstruction']['psnr_mean_over_images']:.1f} dB; at most "
             f"{max(project['idempotency_float32'].values()):.0e} in float32, "
             f"{max(project['idempotency_float64'].values()):.0e} in float64; "
-            f"{project['projected']['noise 1']['share_confident']:.0%}, in all ten classes",
+            f"{project['projected']['noise 1']['share_confident']:.0%} at σ = 1, in "
+            f"{sum(n > 0 for n in project['projected']['noise 1']['classes'])} classes (test "
+            f"digits: {project['projected']['test digits as they are']['share_confident']:.0%})",
         ),
         (
             "the flow's training for "

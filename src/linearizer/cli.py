@@ -641,10 +641,10 @@ def project(
     lines = [f"rank {result['rank']}; f(f(x)) differs from f(x) by at most "
              f"{result['idempotency_error']:.0e}"]  # fmt: skip
     if score:
-        for path, row in result["scores"].items():
+        for row in result["scores"]:
             share = row.get("share_of_data_above")
             among = "" if share is None else f"; {share:.0%} of held-out data score as high"
-            lines.append(f"{path}: score {row['score']:.3g}{among}")
+            lines.append(f"{row['image']}: score {row['score']:.3g}{among}")
     _report(result, "\n".join(lines), as_json)
 
 
@@ -652,11 +652,15 @@ def _run_first(inputs: list[str], default: str) -> tuple[str, list[str]]:
     """The run, where the first word names one, and the files after it."""
     from .checkpoint import models
 
-    first = inputs[0]
-    if first in models() or Path(first).is_dir():
-        if len(inputs) == 1:
+    first, rest = inputs[0], inputs[1:]
+    path = Path(first)
+    if path.is_dir() and not (path / "config.json").exists():
+        raise ValueError(f"{first}: it is a folder without a run. Name the image files in it.")
+    # A word without a suffix that is no file is meant as a run; whether there is one is said later.
+    if first in models() or path.is_dir() or (rest and not path.suffix and not path.exists()):
+        if not rest:
             raise ValueError(f"expected image files after the run {first}. Name one or more.")
-        return first, inputs[1:]
+        return first, rest
     return default, inputs
 
 

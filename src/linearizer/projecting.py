@@ -2,7 +2,7 @@ r"""What a trained projector is for: project images of any kind, score them, fil
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +13,7 @@ from .apps.projector import Projection
 from .data import read_images
 from .pictures import image_grid
 from .runs import Opened, opened
-from .sampling import place, read_for, written
+from .sampling import bordered, place, read_for, written
 
 __all__ = ["project", "projector_of", "usualness"]
 
@@ -39,7 +39,7 @@ def project(
     known: Path | None = None,
     out: Path | None = None,
 ) -> dict[str, Any]:
-    """Each image, its projection, the projection of that, and what is left over, as one picture.
+    """Each image, its projection and the projection of that, as one picture, and its score.
 
     With ``known``, an image that is white where pixels are known, the others are filled in.
     """
@@ -47,18 +47,21 @@ def project(
     model: Projection = one.model
     x, notes = read_for(one, images)
     f = model(rank)
-    rows: list[Tensor]
-    if known is not None:
-        mask = _mask(known, model)
-        rows = [x * mask, model.inpaint(x, mask, rank=rank)]
-        labels = ["known", "filled in"]
-        once = f(rows[1])
-        twice = f(once)
+
+    def each(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
+        return torch.cat([g(part) for part in x.split(250)])
+
+    if known is None:
+        rows, labels = [x], ["x"]
     else:
-        once = f(x)
-        twice = f(once)
-        rows, labels = [x, once, twice], ["x", "f(x)", "f(f(x))"]
-    scores = model.score(x, rank)
+        mask, more = _mask(known, one)
+        notes = [*notes, *more]
+        rows = [x * mask, each(lambda part: model.inpaint(part, mask, rank=rank), x)]
+        labels = ["known", "filled in"]
+    once = each(f, rows[-1])
+    twice = each(f, once)
+    rows, labels = [*rows, once, twice], [*labels, "f(x)", "f(f(x))"]
+    scores = model.score(rows[-3], rank)
     shares = usualness(model, scores) if rank is None else None
     out = out or place(one, "projected.png")
     written(out)
@@ -67,17 +70,25 @@ def project(
     return {
         "rank": f.rank(),
         "idempotency_error": float((twice - once).abs().max()),
-        "scores": {
-            str(path): {"score": scores[i].item()}
+        "scores": [
+            {"image": str(path), "score": scores[i].item()}
             | ({} if shares is None else {"share_of_data_above": shares[i].item()})
             for i, path in enumerate(images)
-        },
+        ],
         "notes": notes,
         "files": [out],
     }
 
 
-def _mask(path: Path, model: Projection) -> Tensor:
-    _, H, W = model.target.shape
-    found, _ = read_images([path], (1, H, W))
-    return (found[0] > 0.5).to(model._like())
+def _mask(path: Path, one: Opened) -> tuple[Tensor, list[str]]:
+    """True where the image is white, and its border where it gets one."""
+    _, H, W = one.model.target.shape
+    side = bordered(one)
+    found, notes = read_images([path], (1, H, W), side)
+    known = found[0] > 0.5
+    if side is not None and any("border" in note for note in notes):
+        inner = torch.zeros(1, H, W, dtype=torch.bool)
+        at = (H - side) // 2
+        inner[:, at : at + side, at : at + side] = True
+        known |= ~inner
+    return known, notes

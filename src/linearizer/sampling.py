@@ -23,8 +23,8 @@ from .pictures import image_grid
 from .runs import Opened, opened, run_data
 from .solvers import choose_steps
 
-__all__ = ["Collapsed", "Steps", "collapsed", "combine", "encode", "interpolate", "place",
-           "read_for", "sample", "walk", "written"]  # fmt: skip
+__all__ = ["Collapsed", "Steps", "bordered", "collapsed", "combine", "encode", "interpolate",
+           "place", "read_for", "sample", "walk", "written"]  # fmt: skip
 
 
 class Steps(NamedTuple):
@@ -316,10 +316,14 @@ def _class_mean(one: Opened, name: str, encode: Linearizer, root: Path | None) -
 
 def read_for(one: Opened, images: Sequence[str | Path]) -> tuple[Tensor, list[str]]:
     """Image files as a model takes them, and a note for each that was converted."""
-    name = str((one.config.get("data") or {}).get("name"))
-    shape = tuple(one.model.target.shape)
-    x, notes = data.read_images(images, shape, {"mnist": 28, "digits": 8}.get(name))
+    x, notes = data.read_images(images, tuple(one.model.target.shape), bordered(one))
     return x.to(one.model._like()), notes
+
+
+def bordered(one: Opened) -> int | None:
+    """The side of images that get a border rather than being resized, as the run's data did."""
+    name = str((one.config.get("data") or {}).get("name"))
+    return {"mnist": 28, "digits": 8}.get(name)
 
 
 def place(one: Opened, name: str) -> Path:

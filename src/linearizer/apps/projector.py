@@ -87,8 +87,8 @@ class Config(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:
-        if self.g == "revnet" and self.detail:
-            raise ValueError('detail needs g = "subspace"')
+        if self.g == "revnet" and (self.detail or self.rank is not None):
+            raise ValueError('rank and detail need g = "subspace": revnet learns its rank')
         return self
 
 
@@ -123,9 +123,15 @@ class Projection(nn.Module):
         X = self.target
         if rank is None:
             return Linearizer(X, Projector(self.logits), X)
-        if not 0 <= rank <= X.dim:
-            raise ValueError(f"projector: expected 0 ≤ rank ≤ {X.dim}, got {rank}.")
+        if not 0 <= rank <= self.largest:
+            raise ValueError(f"projector: expected 0 ≤ rank ≤ {self.largest}, got {rank}.")
         return self._onto(self.order()[:rank])
+
+    @property
+    def largest(self) -> int:
+        """The largest rank that can be asked for."""
+        c = self.config
+        return (c.rank or 0) + c.detail if c.g == "subspace" else self.target.dim
 
     def order(self) -> Tensor:
         """The directions, those that Λ keeps first, and then by falling strength."""
@@ -161,16 +167,23 @@ class Projection(nn.Module):
 
         Arguments:
             y: Images, (n, \*shape); their unknown pixels do not matter.
-            known: True where a pixel is known, (\*shape) or one channel of it.
+            known: True where a pixel is known; (\*shape), one channel of it, or one for each image.
             steps: How often.
         """
-        keep = known.expand(self.target.shape).flatten().to(y)
+        try:
+            known = known.to(torch.bool).expand(y.shape)
+        except RuntimeError:
+            raise ValueError(
+                f"inpaint: expected known as {tuple(self.target.shape)}, one for all images or one "
+                f"for each, got {tuple(known.shape)}."
+            ) from None
+        y, P = torch.where(known, y, 0.0), self(rank)
         pixels = Space(Flatten(self.target.shape))
-        f, P = Linearizer(pixels, Diagonal(keep), pixels), self(rank)
-        x = f(y)
+        f = Linearizer(pixels, Diagonal(known.flatten(1).to(y)), pixels)
+        x = y
         for _ in range(steps):
             x = f.back_project(P(x), y)
-        return x
+        return torch.where(known, y, x)
 
     def _onto(self, directions: Tensor) -> Linearizer:
         logits = torch.full_like(self.strength, -1.0).index_fill(0, directions, 1.0)
@@ -198,19 +211,19 @@ def _stack(config: Config) -> Bijection:
         if config.rank + config.detail >= dim or config.rank < 2:
             raise ValueError(
                 f"projector: expected 2 ≤ rank and rank + detail < {dim}, the images' numbers, "
-                f"got {config.rank} and {config.detail}."
+                f"got {config.rank} and {config.detail}. Lower them, or take larger images."
             )
         g = subspace(
             config.shape, config.rank, config.hidden, config.nets, config.blocks,
             config.flow_hidden, detail=config.detail, reach=0.05 * dim,
         )  # fmt: skip
-        net = _Far(config.rank, dim)
+        net = _Far(config.rank, config.detail, dim)
         far = AffineCoupling((dim,), net, "first", max_log_scale=20.0, cut=config.rank)
         # Turns u so that its directions come by strength, which is known after training.
         turn = PrincipalAxes((config.rank,), config.rank)
         turn.align(torch.eye(config.rank))
-        layers = list(g)
-        return Chain(*layers[:4], far, *layers[4:], OnPart(turn, dim))
+        # Of the detail its axes are enough here.
+        return Chain(*list(g)[:5] if config.detail else g, far, OnPart(turn, dim))
     if not config.warm:
         return revnet(config.shape, config.blocks)
     _, H, W = config.shape
@@ -230,28 +243,31 @@ def _stack(config: Config) -> Bijection:
 class _Far(nn.Module):
     r"""w ↦ (γ·n, log √(1 − γ²)), n = √dim·R v/‖v‖: where w is long, its direction decides.
 
-    v is w without its part along an even grey, which most images share, and R has orthonormal rows,
-    drawn once. With w from κ to 5κ long (squared), γ goes from 0 to 1: z stays as it is near the
-    data, and far from them it is normal if v points anywhere. κ is three times as long as almost
-    all data are; until that is known, γ = 0.
+    w is what comes after u and the detail, v the same without its part along an even grey, which
+    most images share, and R has orthonormal rows, drawn once. With ‖w‖² from κ to 3κ, γ goes from 0
+    to 1: z stays as it is near the data, and far from them it is normal if v points anywhere. κ is
+    set after training; until then γ = 0.
     """
 
     R: Tensor
     reach: Tensor
     grey: Tensor
 
-    def __init__(self, rank: int, dim: int) -> None:
+    def __init__(self, rank: int, detail: int, dim: int) -> None:
         super().__init__()
+        self.detail = detail
+        rest = dim - rank - detail
         generator = torch.Generator().manual_seed(0)
-        drawn = torch.randn(dim - rank, rank, generator=generator, dtype=torch.float64)
-        R = torch.linalg.qr(drawn)[0].mT if dim >= 2 * rank else F.normalize(drawn.mT, dim=1)
+        drawn = torch.randn(rest, rank, generator=generator, dtype=torch.float64)
+        R = torch.linalg.qr(drawn)[0].mT if rest >= rank else F.normalize(drawn.mT, dim=1)
         self.register_buffer("R", R.to(torch.get_default_dtype()))
         self.register_buffer("reach", torch.tensor(1e30))
-        self.register_buffer("grey", torch.zeros(dim - rank))  # of length 1, once it is known
+        self.register_buffer("grey", torch.zeros(rest))  # of length 1, once it is known
 
     def forward(self, w: Tensor) -> Tensor:
-        t = ((w.square().sum(1, keepdim=True) / self.reach).clamp_min(1e-30).log()) / math.log(5.0)
-        t = t.clamp(0, 1)
+        w = w[:, self.detail :]
+        length = w.square().sum(1, keepdim=True)
+        t = ((length / self.reach).clamp_min(1e-30).log() / math.log(3.0)).clamp(0, 1)
         mix = 0.9999 * t * t * (3 - 2 * t)
         v = w - (w @ self.grey)[:, None] * self.grey
         n = (v @ self.R.mT) * (v.shape[1] / v.square().sum(1, keepdim=True).clamp_min(1e-12)).sqrt()
@@ -304,17 +320,21 @@ def loss(model: Projection, batch: Any, draw: Draw) -> dict[str, Tensor]:
         return _paper_terms(model, x, draw)
     terms, _ = subspace_terms(model, x, draw)
     axes, encode, decode, last, *_ = cast(list[Any], list(cast(Chain, model.target.g)))
-    n = (len(x) + 1) // 2
-    faulty, other = spoiled(x[:n], draw), strokes(x[: (n + 1) // 2], draw, 3)
+    # By place in the whole batch, so that the loss does not depend on how the batch is cut.
+    place = torch.arange(draw.start, draw.start + len(x), device=x.device) % 4
+    clean = x[place < 2]
+    faulty, other = spoiled(x, draw)[place < 2], strokes(x, draw, 3)[place == 2]
+    n = len(clean)
     with torch.no_grad():
-        start, wanted = axes(torch.cat([faulty, other])), axes(x[:n])
+        start, wanted = axes(torch.cat([faulty, other])), axes(clean)
     # u is known after the first coupling, and D only brings the rest back.
     u = encode(start)[:, : c.rank]
     blank = torch.zeros_like(wanted[:, c.rank :])
     gap = encode.inverse(decode.inverse(torch.cat([u[:n], blank], 1))) - wanted
-    terms["restored"] = c.restore * axes.lengths(gap).mean()
     far = last.g(u[n:]).square().mean(1).clamp_min(1e-6).log()
-    terms["strangers"] = c.strangers * far.square().mean()
+    # Sums over a set number of places: a quarter of them, or a half.
+    terms["restored"] = c.restore * axes.lengths(gap).sum() * 2 / len(x)
+    terms["strangers"] = c.strangers * far.square().sum() * 4 / len(x)
     return terms
 
 
@@ -322,6 +342,8 @@ def _paper_terms(model: Projection, x: Tensor, draw: Draw) -> dict[str, Tensor]:
     c, g = model.config, model.target.g
     logits = model.logits
     if draw.done >= c.freeze:
+        with torch.no_grad():  # out of reach of what is left of the optimiser's momentum
+            logits.copy_(torch.where(logits > 0, 1.0, -1.0) * logits.abs().clamp_min(0.1))
         logits = logits.detach() + 0 * logits  # a gradient of zero
     diagonal = Projector(logits).diagonal
     z = g(x)
@@ -348,8 +370,8 @@ def noise(like: Tensor, draw: Draw) -> Tensor:
 
 
 def spoiled(x: Tensor, draw: Draw) -> Tensor:
-    """Each image with one fault: noise, a gap, a stroke, another contrast, or inverted."""
-    kind = (5 * draw.uniform(x[:, :1, :1, :1])).floor()
+    """Each image with one fault: noise, a gap, a stroke, or another contrast."""
+    kind = (4 * draw.uniform(x[:, :1, :1, :1])).floor()
     a = draw.uniform(x[:, :1, :1, :1])
     contrast = 0.3 + 1.7 * a
     faults = [
@@ -357,7 +379,6 @@ def spoiled(x: Tensor, draw: Draw) -> Tensor:
         x * ~_box(x, draw),
         torch.maximum(x, strokes(x, draw, 1)),
         x * contrast,
-        1 - x,
     ]
     out = x
     for i, fault in enumerate(faults):
@@ -470,15 +491,19 @@ def _sort(model: Projection, data: Any) -> None:
     r, layers = c.rank, cast(list[Any], list(cast(Chain, g)))
     layers[-1].g.align(torch.eye(r))
     lengths = torch.ones_like(model.strength)  # of a unit of each coordinate, in pixels
+    axes, far = layers[0], layers[-2].conditioner
+    grey = axes.turn(torch.ones_like(axes.mean)[None])[:, r:]
     if c.detail:
-        own = layers[5].g
+        own = layers[4].g
         own.initialized.fill_(False)
         own.initialize(_coordinates(Chain(*layers[:3]), data.train, 8192)[:, r:])
         lengths[r : r + c.detail] = own.scale
-    rest = _coordinates(Chain(*layers[:4]), data.val, 4000)[:, r:].square().sum(1)
-    far, axes = layers[4].conditioner, layers[0]
-    far.reach.copy_(3 * rest.quantile(0.999))
-    far.grey.copy_(F.normalize(axes.turn(torch.ones_like(axes.mean)[None])[0, r:], dim=0))
+        grey = own.turn(grey)[:, c.detail :]
+    far.grey.copy_(F.normalize(grey[0], dim=0))
+    # As far as what can still be restored.
+    x = data.val.batch(torch.arange(min(len(data.val), 2000))).x.to(model._like())
+    rest = Chain(*layers[:-2])(spoiled(x, Draw(0)))[:, r + c.detail :]
+    far.reach.copy_(rest.square().sum(1).quantile(0.99))
     z = _coordinates(g, data.train, 4000)
     some = (z * (model.logits > 0))[:256]
     J = torch.stack([_slope(g, some, i) for i in range(r)])  # (r, images · pixels)

@@ -65,10 +65,18 @@ def projector(
     }  # fmt: skip
     say("idempotency")
     result["idempotency_float32"] = idempotency(f, inputs)
-    double = copy.deepcopy(model).double()()
-    result["idempotency_float64"] = idempotency(
-        double, {name: these[:100].double() for name, these in inputs.items()}
-    )
+    double = copy.deepcopy(model).double()
+    exact = {name: these[:100].double() for name, these in inputs.items()}
+    result["idempotency_float64"] = idempotency(double(), exact)
+    some = {name: these[:100] for name, these in inputs.items()}
+    result["idempotency_at_other_ranks"] = {
+        str(rank): {
+            "float32": max(idempotency(model(rank), some).values()),
+            "float64": max(idempotency(double(rank), exact).values()),
+        }
+        for rank in sorted({1, f.rank() // 2, f.rank() + 1, (f.rank() + model.largest) // 2,
+                            model.largest} & set(range(1, model.largest + 1)))
+    }  # fmt: skip
     say("reconstruction")
     result["reconstruction"] = reconstruction(f, x)
     result["reconstruction_by_rank"] = _by_rank(model, source, x)
@@ -80,11 +88,10 @@ def projector(
     say("anomalies")
     result["anomaly_roc_auc"] = _anomalies(model, x, inputs)
     say("gaps")
-    result["gaps"] = _gaps(model, x[:1000])
+    result["gaps"] = _gaps(model, x[:1000], _all(source.train, 10_000).mean(0, keepdim=True))
     picture = folder / "projector.png"
     files = [picture]
-    labels = getattr(source.train, "labels", None)
-    if labels is not None and labels.ndim == 1:
+    if _two_classes(source):
         result["meet_and_join"] = _lattice(model, source, folder / "meet-and-join.png")
         files.append(folder / "meet-and-join.png")
     result["seconds_per_image"] = _times(f, x)
@@ -158,7 +165,7 @@ def _by_rank(model: Projection, source: Any, x: Tensor) -> dict[str, Any]:
     mean = train.mean(0)
     axes = torch.linalg.eigh((train - mean).mT @ (train - mean))[1].flip(1)
     top = int((model.logits > 0).sum())
-    most = top + model.config.detail
+    most = model.largest if model.config.g == "subspace" else top
     kept = [k for k in (2, 4, 8, 16, 32, 64, 128, 256, 512) if k <= most]
     rows = {}
     for k in sorted({*kept, top, most}):
@@ -208,7 +215,7 @@ def _anomalies(model: Projection, x: Tensor, inputs: Mapping[str, Tensor]) -> di
     return rows
 
 
-def _gaps(model: Projection, x: Tensor) -> dict[str, Any]:
+def _gaps(model: Projection, x: Tensor, mean: Tensor) -> dict[str, Any]:
     """PSNR on the unknown pixels, with the lower half or a square in the middle unknown."""
     H, W = x.shape[-2:]
     rows: dict[str, Any] = {}
@@ -219,7 +226,6 @@ def _gaps(model: Projection, x: Tensor) -> dict[str, Any]:
         known = torch.ones(1, H, W, dtype=torch.bool)
         known[:, place[0], place[1]] = False
         seen = x * known
-        mean = x.mean(0, keepdim=True)
         ways = {
             "mean image": torch.where(known, x, mean.expand_as(x)),
             "one projection": torch.where(known, x, model()(seen)),
@@ -233,15 +239,28 @@ def _gaps(model: Projection, x: Tensor) -> dict[str, Any]:
     return rows
 
 
+def _two_classes(source: Any) -> tuple[int, int] | None:
+    """Two classes with images to train and test on, 3 and 8 where there are ten."""
+    found: list[Any] = [getattr(part, "labels", None) for part in (source.train, source.test)]
+    if any(labels is None or labels.ndim != 1 for labels in found):
+        return None
+    both = [i for i in found[0].unique().tolist() if bool((found[1] == i).any())]
+    if len(both) < 2:
+        return None
+    return (3, 8) if len(both) == 10 else (both[0], both[1])
+
+
 def _lattice(model: Projection, source: Any, path: Path) -> dict[str, Any]:
     """Two classes with a mask each over one g: their meet and join."""
     labels, names = source.train.labels, source.train.names or tuple("0123456789")
-    a, b = (3, 8) if len(names) == 10 else (0, 1)
+    two = _two_classes(source)
+    assert two is not None
+    a, b = two
     of = {i: source.train.batch((labels == i).nonzero()[:500, 0]).x for i in (a, b)}
     rank = int((model.logits > 0).sum()) // 2
-    one, two = model.onto(of[a], rank), model.onto(of[b], rank)
-    maps = {f"P({names[a]})": one, f"P({names[b]})": two, "meet": meet(one, two),
-            "join": join(one, two)}  # fmt: skip
+    one, other = model.onto(of[a], rank), model.onto(of[b], rank)
+    maps = {f"P({names[a]})": one, f"P({names[b]})": other, "meet": meet(one, other),
+            "join": join(one, other)}  # fmt: skip
     test = {i: source.test.batch((source.test.labels == i).nonzero()[:300, 0]).x for i in (a, b)}
     rows: dict[str, Any] = {}
     for name, f in maps.items():
@@ -307,7 +326,7 @@ def _picture(f: Map, inputs: Mapping[str, Tensor], title: str, path: Path) -> No
 
 
 def _ranks(model: Projection, x: Tensor, path: Path) -> None:
-    most = int((model.logits > 0).sum()) + model.config.detail
+    most = model.largest
     ranks = [k for k in (2, 4, 8, 16, 32, 64, 128, 256) if k <= most]
     image_grid(path, [x, *(model(k)(x) for k in ranks)], ["x", *(f"rank {k}" for k in ranks)], [],
                "One network, other ranks")  # fmt: skip
