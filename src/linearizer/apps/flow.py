@@ -579,7 +579,8 @@ APP = App(
         },
         "celeba": {
             "data": {"name": "celeba", "size": 64},
-            "model": {**_BEST, "rank": 64, "detail": 64, "likelihood": 0.15, "mirror": True},
+            "model": {**_BEST, "rank": 64, "detail": 64, "detail_spread": 1.0, "likelihood": 0.15,
+                      "mirror": True},
             "training": {**_LONG, "steps": 4000, "batch": 64},
         },
     },
