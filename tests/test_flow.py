@@ -233,7 +233,7 @@ def test_detail_is_what_the_subspace_leaves():
         second = flow.refine(model, digits)
         assert second.source.parts[1].shape == (1200, detail)
         if detail:
-            assert torch.allclose(second.source.v.std(0), torch.ones(detail), atol=0.05)
+            assert torch.allclose(second.source.parts[1].std(0), torch.ones(detail), atol=0.05)
         fit(second.part, second.loss, second.source, Training(steps=30, tensorboard=False),
             progress=False)  # fmt: skip
         flow.finish(model, digits)
