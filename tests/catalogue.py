@@ -27,6 +27,7 @@ from linearizer.operators import (
     Diagonal,
     Identity,
     LowRank,
+    MixingConvolution,
     Projector,
     ScaledIdentityPlusLowRank,
 )
@@ -44,6 +45,18 @@ def delta_plus(size, shape, amount=0.1):
     kernel = amount * randn(shape[0], size, size)
     kernel[:, (size - 1) // 2, (size - 1) // 2] += 1.0
     return kernel
+
+
+def mixing_plus(size, channels, amount):
+    """A kernel across channels near the identity, so that fractional powers exist."""
+    kernel = amount * randn(channels, channels, size, size)
+    kernel[..., (size - 1) // 2, (size - 1) // 2] += torch.eye(channels)
+    return kernel
+
+
+def flat(kernel):
+    """The same kernel with mean 0: it forgets the mean of every channel."""
+    return kernel - kernel.mean((-2, -1), keepdim=True)
 
 
 OPERATORS = {
@@ -101,6 +114,26 @@ OPERATORS = {
     "convolution, zero-padded": lambda: Convolution(randn(2, 3, 3), (2, 4, 3), "zero"),
     "convolution, zero-padded, even": lambda: Convolution(randn(2, 4, 2), (2, 4, 5), "zero"),
     "convolution, zero-padded, batch": lambda: Convolution(randn(7, 2, 3, 2), (2, 3, 4), "zero"),
+    "mixing convolution": lambda: MixingConvolution(randn(2, 2, 3, 3), (2, 4, 5)),
+    "mixing convolution, even": lambda: MixingConvolution(randn(3, 3, 4, 2), (3, 4, 6)),
+    "mixing convolution, powers exist": lambda: MixingConvolution(
+        mixing_plus(3, 2, 0.05), (2, 5, 4)
+    ),
+    "mixing convolution, tall": lambda: MixingConvolution(randn(3, 2, 2, 3), (2, 3, 4)),
+    "mixing convolution, wide": lambda: MixingConvolution(randn(1, 3, 3, 3), (3, 5, 3)),
+    "mixing convolution, singular": lambda: MixingConvolution(flat(randn(2, 2, 3, 2)), (2, 3, 4)),
+    "mixing convolution, rank one, one column": lambda: MixingConvolution(
+        randn(2, 1, 2, 1) * randn(1, 2, 1, 1), (2, 5, 1)
+    ),
+    "mixing convolution, one row": lambda: MixingConvolution(randn(2, 3, 1, 2), (3, 1, 4)),
+    "mixing convolution, one pixel": lambda: MixingConvolution(randn(2, 2, 1, 1), (2, 1, 1)),
+    "mixing convolution, larger than the image": lambda: MixingConvolution(
+        randn(2, 2, 5, 4), (2, 3, 3), (4, 0)
+    ),
+    "mixing convolution, through Fourier space": lambda: MixingConvolution(
+        randn(2, 1, 9, 8), (1, 9, 8)
+    ),
+    "mixing convolution, batch": lambda: MixingConvolution(randn(7, 2, 2, 3, 2), (2, 3, 4)),
 }
 
 

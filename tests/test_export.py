@@ -30,6 +30,7 @@ from linearizer.operators import (
     Dense,
     Diagonal,
     Identity,
+    MixingConvolution,
     Operator,
     Projector,
     ScaledIdentityPlusLowRank,
@@ -83,6 +84,12 @@ def fourier():
     return euclidean(Convolution(randn(2, 9, 10), (2, 9, 10))), randn(3, 180)
 
 
+def mixing():
+    kernel = 0.1 * randn(3, 3, 3, 4)
+    kernel[..., 1, 1] += torch.eye(3).float()
+    return euclidean(MixingConvolution(kernel, (3, 9, 10))), randn(3, 270)
+
+
 def projector():
     X = Space(bent(revnet((1, 16, 16), blocks=1), torch.rand(16, 1, 16, 16).float()))
     return Linearizer(X, Projector(nn.Parameter(randn(256))), X), torch.rand(3, 1, 16, 16).float()
@@ -112,12 +119,19 @@ MAPS = {
     "revnet, projector": projector,
     "glow, convolution": colour,
     "convolution in Fourier space": fourier,
+    "mixing convolution": mixing,
+    "mixing convolution, pseudo-inverse": lambda: turned(mixing(), lambda f: f.pinv()),
     "collapsed flow": flow,
 }
 # Seconds each: both formats share the trace, so not every map goes through both.
 CASES = [(name, "onnx") for name in MAPS if name != "glow, pseudo-inverse"] + [
     (name, "torch-export")
-    for name in ("mlp, dense", "glow, pseudo-inverse", "convolution in Fourier space")
+    for name in (
+        "mlp, dense",
+        "glow, pseudo-inverse",
+        "convolution in Fourier space",
+        "mixing convolution, pseudo-inverse",
+    )
 ]
 
 
@@ -192,10 +206,11 @@ def test_every_operator_freezes(name):
 
 def test_large_circular_kernels_go_through_fourier_space():
     for image in ((2, 9, 10), (1, 10, 9)):
-        A = Convolution(torch.randn(image), image)
-        z = torch.randn(3, A.shape[1])
-        assert type(frozen(euclidean(A)).core).__name__ == "_Fourier"
-        close(frozen(euclidean(A))(z), A(z), 1e-9)
+        mixing = MixingConvolution(torch.randn(3, *image), image)
+        for A in (Convolution(torch.randn(image), image), mixing):
+            z = torch.randn(3, A.shape[1])
+            assert type(frozen(euclidean(A)).core).__name__ == "_Fourier"
+            close(frozen(euclidean(A))(z), A(z), 1e-9)
 
 
 def test_an_operator_of_ones_own_freezes():

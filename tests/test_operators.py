@@ -4,7 +4,7 @@ import math
 import pytest
 import torch
 
-from catalogue import OPERATORS, positive
+from catalogue import OPERATORS, mixing_plus, positive
 from laws import close
 from linearizer.operators import (
     DENSE_LIMIT,
@@ -13,9 +13,11 @@ from linearizer.operators import (
     Diagonal,
     Identity,
     LowRank,
+    MixingConvolution,
     Operator,
     Projector,
     ScaledIdentityPlusLowRank,
+    mixing,
 )
 
 randn = torch.randn
@@ -32,6 +34,8 @@ def big(rank=16):
 def test_structured_results_have_structured_types():
     S, L, c = big(2), LowRank(randn(D, 2), randn(D, 2)), Identity(D)
     d, k = Diagonal(randn(D).abs() + 1), Convolution(randn(3, 3, 3), (3, 64, 64))
+    m = MixingConvolution(mixing_plus(3, 3, 0.05), (3, 64, 64))
+    wide = MixingConvolution(randn(2, 3, 2, 2), (3, 64, 64))
     kinds = {
         ScaledIdentityPlusLowRank: [
             S @ S,
@@ -52,6 +56,11 @@ def test_structured_results_have_structured_types():
         LowRank: [L @ S, S @ L, L @ L, L + L, L @ d, k @ L, L.T, L.pinv(), L**3, L @ k],
         Diagonal: [d @ d, d + d, d + c, d.exp(), d.inverse(), d**0.5, c * 2.0 @ d, d.pinv()],
         Convolution: [k @ k, k + k, k + c, k.exp(), k.pinv(), k**2, k.T, c @ k, (c * 2.0) @ k],
+        MixingConvolution: [
+            *(m @ m, m @ k, k @ m, wide @ m, wide @ k, wide.T @ wide, c @ m, m @ (c * 2.0)),
+            *(m + m, m - k, k + m, m + c, c * 2.0 - m, m.exp() + m, m * 2.0),
+            *(m**3, m**-2, m**0.5, m.exp(), m.inverse(), m.pinv(), wide.pinv(), wide.T),
+        ],
         Identity: [c @ c, c**5, c.T, c.inverse(), S**0],
         Projector: [Projector(randn(D)) @ Projector(randn(D)), Projector(randn(D)).complement()],
     }
@@ -169,6 +178,7 @@ def test_pinv_with_a_tolerance_drops_what_is_below_it():
         LowRank(torch.zeros(3, 1).double(), torch.zeros(2, 1).double()),
         ScaledIdentityPlusLowRank(0.0, torch.zeros(3, 1).double(), torch.zeros(3, 1).double()),
         Convolution(torch.zeros(1, 2, 2).double(), (1, 3, 3)),
+        MixingConvolution(torch.zeros(2, 1, 2, 2).double(), (1, 3, 2)),
         Projector(-torch.ones(3).double()),
     ],
     ids=lambda A: type(A).__name__,
@@ -233,6 +243,130 @@ def test_convolution_at_photo_size_needs_no_matrix():
     assert A.rank() == 3 * 256 * 256
 
 
+def test_mixing_convolution_agrees_with_torch_both_ways(monkeypatch):
+    """Directly and through Fourier space, with one kernel and with one for each sample."""
+    x = randn(3, 2, 5, 6)
+    for size, origin in (((3, 3), None), ((4, 4), None), ((2, 3), (1, 0)), ((5, 6), (0, 0))):
+        for kernel in (randn(4, 2, *size), randn(3, 4, 2, *size)):
+            A = MixingConvolution(kernel, (2, 5, 6), origin)
+            top, left = A.origin
+            wrapped = torch.nn.functional.pad(
+                x, (left, size[1] - 1 - left, top, size[0] - 1 - top), mode="circular"
+            )
+            expected = torch.stack(
+                [
+                    torch.nn.functional.conv2d(image, own)
+                    for image, own in zip(wrapped, kernel.expand(3, 4, 2, *size), strict=True)
+                ]
+            ).flatten(1)
+            for taps in (64, 0):
+                monkeypatch.setattr(mixing, "DIRECT_TAPS", taps)
+                close(A(x.flatten(1)), expected)
+                many = x.flatten(1)[:, None].expand(3, 7, 60)
+                close(A(many), expected[:, None].expand(3, 7, -1))
+
+
+def test_mixing_convolution_of_one_channel_is_the_depthwise_one():
+    kernel = randn(1, 3, 3)
+    A, B = MixingConvolution(kernel[None], (1, 4, 5)), Convolution(kernel, (1, 4, 5))
+    for one, other in zip(A.svd(), B.svd(), strict=True):
+        close(one, other, 1e-7)
+    close(A.eig().values.abs(), B.eig().values.abs())
+    assert A.rank() == B.rank()
+
+
+def test_mixing_convolutions_combine_with_their_relatives():
+    """Depthwise ones and multiples of the identity, one for each sample included."""
+    m, I = MixingConvolution(randn(2, 2, 3, 2), (2, 5, 4)), Identity(40)
+    wide = MixingConvolution(randn(3, 2, 2, 2), (2, 5, 4), (1, 1))
+    per_sample = MixingConvolution(randn(7, 2, 2, 2, 3), (2, 5, 4))
+    for k in (
+        Convolution(randn(2, 4, 3), (2, 5, 4)),
+        Convolution(randn(2, 6, 3), (2, 5, 4)),
+        Convolution(randn(7, 2, 2, 2), (2, 5, 4), origin=(0, 1)),
+        Convolution(randn(2, 3, 3), (2, 5, 4)).exp(0.1),
+        I,
+        I * -2.0,
+        I * randn(7),
+        m.inverse(),
+        per_sample.pinv(),
+    ):
+        for A, B in ((m, k), (k, m), (k, per_sample), (wide, k), (k, wide.T)):
+            assert type(A @ B) is MixingConvolution
+            close((A @ B).dense(), A.dense() @ B.dense())
+            if A.shape == B.shape:
+                assert type(A + B) is MixingConvolution
+                close((A + B).dense(), A.dense() + B.dense())
+                kh, kw = (A + B).kernel.shape[-2:]
+                assert kh <= 5 and kw <= 4
+    elsewhere = MixingConvolution(randn(2, 2, 2, 2), (2, 4, 5))  # as many pixels, another image
+    for k in (elsewhere, Convolution(randn(2, 3, 3), (2, 5, 4), "zero")):
+        assert type(m @ k) is Dense and type(m + k) is Dense
+
+
+def test_mixing_convolution_at_photo_size_needs_no_matrix():
+    A = MixingConvolution(randn(3, 3, 4, 4), (3, 128, 128))
+    z = randn(2, 3 * 128 * 128)
+    close((A.pinv() @ A)(z), z, 1e-6)
+    B = MixingConvolution(mixing_plus(4, 3, 0.02), (3, 128, 128))
+    close((B**0.5)((B**0.5)(z)), B(z))
+    top = A.svd(4)
+    close(A(top.V.mT), (top.U * top.S).mT)
+    values, vectors = A.eig(4)
+    close(torch.complex(A(vectors.real.mT), A(vectors.imag.mT)).mT, vectors * values)
+    assert A.rank() == 3 * 128 * 128
+    for act in (A.dense, A.svd, A.eig):
+        with pytest.raises(ValueError, match="above the limit"):
+            act()
+
+
+def test_blocks_are_judged_by_the_largest_singular_value_of_all():
+    """A frequency whose whole block is small counts as zero, as in the dense matrix."""
+    kernel = torch.eye(2)[..., None, None] * torch.tensor([[1.0, -1.0 + 1e-7]])
+    A = MixingConvolution(kernel, (2, 1, 4))
+    for rtol in (None, 1e-4):
+        assert A.rank(rtol) == Dense(A.dense()).rank(rtol) == (8 if rtol is None else 6)
+        close(A.pinv(rtol).dense(), Dense(A.dense()).pinv(rtol).dense(), 1e-7)
+    close(A.inverse().dense() @ A.dense(), torch.eye(8), 1e-7)
+    kernel[..., 1] = torch.eye(2)[..., None] * (2.0**-52 - 1.0)
+    with pytest.raises(ValueError, match="singular"):
+        MixingConvolution(kernel, (2, 1, 4)).inverse()
+
+
+def test_singular_vectors_of_a_mixing_convolution_are_reproducible():
+    kernel = randn(3, 2, 3, 3)
+    one = MixingConvolution(kernel, (2, 5, 4)).svd()
+    two = MixingConvolution(kernel + 1e-14 * randn(3, 2, 3, 3), (2, 5, 4)).svd()
+    close(one.U, two.U, 1e-8)
+    close(one.V, two.V, 1e-8)
+
+
+def test_a_kernel_serves_all_sizes():
+    for A, image in (
+        (Convolution(torch.nn.Parameter(randn(2, 3, 4)), (2, 8, 8)), (2, 5, 4)),
+        (Convolution(randn(2, 4, 4), (2, 8, 8), "zero"), (2, 9, 4)),
+        (Convolution(randn(1, 3, 2, 2), (3, 8, 8), origin=(1, 0)), (3, 2, 11)),
+        (MixingConvolution(torch.nn.Parameter(randn(3, 2, 4, 3)), (2, 8, 8)), (2, 4, 30)),
+        (MixingConvolution(randn(3, 2, 1, 1), (2, 1, 1)), (2, 4, 3)),
+    ):
+        B = A.resized(image)
+        assert type(B) is type(A) and B.kernel is A.kernel and B.image == image
+        assert (B.origin, B.padding) == (A.origin, A.padding)
+        assert B.resized(A.image).shape == A.shape
+        with pytest.raises(ValueError, match=r"resized: expected an image|got a kernel"):
+            A.resized((A.image[0], 8, 0))
+        with pytest.raises(ValueError, match="got a kernel"):
+            A.resized((5, 8, 8))
+    for A in (
+        Convolution(randn(2, 3, 3), (2, 8, 8)),
+        MixingConvolution(randn(2, 2, 3, 3), (2, 8, 8)),
+    ):
+        for power in (A**2, (A**2).T):
+            assert power.resized((2, 8, 8)).shape == A.shape
+            with pytest.raises(ValueError, match="Resize the small kernels first"):
+                power.resized((2, 9, 9))
+
+
 def test_fractional_powers_interpolate():
     A = Dense(positive(4))
     close((A**0.25 @ A**0.75).dense(), A.dense(), 1e-8)
@@ -248,6 +382,7 @@ def test_fractional_powers_interpolate():
         Dense(torch.tensor([[0.0, 1.0], [0.0, 0.0]]).double()),  # no basis of eigenvectors
         Dense(-torch.eye(3).double()),
         Convolution(-torch.ones(1, 1, 1).double(), (1, 2, 2)),
+        MixingConvolution(-torch.eye(2).double()[..., None, None], (2, 2, 2)),
         ScaledIdentityPlusLowRank(-1.0, torch.ones(5, 1).double(), torch.ones(5, 1).double()),
     ],
     ids=lambda A: type(A).__name__,
@@ -268,6 +403,8 @@ SMALL = {
     ),
     "convolution": lambda a: Convolution(a.reshape(1, 3, 4), (1, 4, 4)),
     "convolution, zero-padded": lambda a: Convolution(a.reshape(1, 3, 4), (1, 4, 4), "zero"),
+    "mixing convolution": lambda a: MixingConvolution(a.reshape(2, 2, 3, 1), (2, 2, 2)),
+    "mixing convolution, tall": lambda a: MixingConvolution(a.reshape(3, 2, 1, 2), (2, 2, 2)),
 }
 
 
@@ -288,11 +425,22 @@ def test_gradients_of_the_algebra(name):
     assert torch.autograd.gradcheck(results, start.requires_grad_(), atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["diagonal", "scaled identity + low rank", "convolution"])
+@pytest.mark.parametrize(
+    "name", ["diagonal", "scaled identity + low rank", "convolution", "mixing convolution"]
+)
 def test_gradients_of_the_inverse(name):
     a = (randn(12).abs() + 0.5).requires_grad_()
     make = SMALL[name]
     assert torch.autograd.gradcheck(lambda a: make(a).inverse().dense(), a, atol=1e-6)
+
+
+def test_gradients_of_the_singular_vectors_of_a_mixing_convolution():
+    """Of waves from distinct values of a block, though opposite frequencies share them."""
+    a = randn(3, 2, 1, 2).requires_grad_()
+    assert torch.autograd.gradcheck(lambda a: MixingConvolution(a, (2, 1, 4)).svd(5), a, atol=1e-6)
+    assert torch.autograd.gradcheck(
+        lambda a: MixingConvolution(a[:2], (2, 1, 4)).eig(5).values.abs(), a, atol=1e-6
+    )
 
 
 def test_parameters_are_learned_and_tensors_are_kept():
@@ -347,6 +495,23 @@ def test_a_batch_of_operators_is_each_of_them(name):
         (lambda: Convolution(randn(2, 3, 3), (3, 4, 4)), ValueError, "depthwise"),
         (lambda: Convolution(randn(2, 3, 3), (2, 4, 4), "reflect"), ValueError, "'reflect'"),
         (lambda: Convolution(randn(2, 3, 3), (2, 4, 4), origin=(3, 0)), ValueError, "outside"),
+        (lambda: MixingConvolution(randn(2, 3, 3), (3, 4, 4)), ValueError, "4 axes"),
+        (lambda: MixingConvolution(randn(3, 2, 3, 3), (3, 4, 4)), ValueError, "take Convolution"),
+        (lambda: MixingConvolution(randn(3, 2, 3, 3), (2, 4)), ValueError, r"for \(2, 4\)"),
+        (
+            lambda: MixingConvolution(randn(2, 2, 3, 3), (2, 4, 4), (0, 3)),
+            ValueError,
+            "outside the 3×3",
+        ),
+        (lambda: MixingConvolution(randn(3, 2, 1, 1), (2, 2, 2)) ** 2, ValueError, "got 12 × 8"),
+        (lambda: MixingConvolution(randn(3, 2, 1, 1), (2, 2, 2)).exp(), ValueError, "square"),
+        (lambda: MixingConvolution(randn(3, 2, 1, 1), (2, 2, 2)).eig(), ValueError, "square"),
+        (lambda: MixingConvolution(randn(3, 2, 1, 1), (2, 2, 2)).inverse(), ValueError, "square"),
+        (
+            lambda: MixingConvolution(torch.full((1, 1, 1, 1), math.nan), (1, 2, 2)).svd(),
+            ValueError,
+            "NaN",
+        ),
         (lambda: Dense(randn(3, 2)) @ Dense(randn(3, 2)), ValueError, "inner sizes must agree"),
         (lambda: Dense(randn(3, 2)) + Dense(randn(2, 3)), ValueError, "must agree"),
         (lambda: Dense(randn(3, 3)) @ Identity(3).float(), ValueError, r"B is torch.float32"),
@@ -426,6 +591,10 @@ def test_gradients_of_fractional_powers(start):
     }[start]
     for p in (0.5, -0.3, 1.7):
         assert torch.autograd.gradcheck(lambda a, p=p: (Dense(a) ** p).dense(), M.requires_grad_())
+    blocks = M.detach()[..., None, None].requires_grad_()  # the same matrix at every frequency
+    assert torch.autograd.gradcheck(
+        lambda a: (MixingConvolution(a, (4, 2, 3)) ** 0.5).kernel, blocks, atol=1e-6
+    )
     U = randn(6, 2).requires_grad_()
     assert torch.autograd.gradcheck(
         lambda U: (ScaledIdentityPlusLowRank(2.0, U, U) ** 0.5).dense(), U, atol=1e-6
@@ -453,6 +622,14 @@ DEGENERATE = {
     "low rank": lambda a: LowRank(torch.eye(4)[:, :2] + a[:8].reshape(4, 2), torch.ones(4, 2)),
     "low rank, rank 2": lambda a: LowRank(
         torch.eye(4)[:, :2] + a[:8].reshape(4, 2), torch.eye(5)[:, 1:3] + 0.3
+    ),
+    "identity, mixing convolution": lambda a: MixingConvolution(
+        torch.eye(2)[..., None, None] * torch.tensor([1.0, 0.0, 0.0]) + a.reshape(2, 2, 1, 3),
+        (2, 2, 3),
+        (0, 0),
+    ),
+    "mixing convolution, rank one": lambda a: MixingConvolution(
+        (1 + a[:4].reshape(2, 1, 1, 2)) * (1 + a[4:6].reshape(1, 2, 1, 1)), (2, 2, 3)
     ),
 }
 

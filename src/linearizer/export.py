@@ -37,10 +37,12 @@ from .operators import (
     Diagonal,
     Identity,
     LowRank,
+    MixingConvolution,
     Operator,
     Projector,
     ScaledIdentityPlusLowRank,
 )
+from .operators.convolution import multiplier
 
 __all__ = ["FORMATS", "Exported", "export", "frozen"]
 
@@ -343,7 +345,7 @@ def _core(A: Operator) -> nn.Module:
         return nn.Sequential(_Linear(A.V.mT), _Linear(A.U))
     if isinstance(A, ScaledIdentityPlusLowRank):
         return _Times(A.alpha) if not A.U.shape[-1] else _TimesPlusLowRank(A)
-    if isinstance(A, Convolution):
+    if isinstance(A, Convolution | MixingConvolution):
         (kh, kw), (_, H, W) = A.kernel.shape[-2:], A.image
         direct = kh * kw <= _DIRECT_TAPS and kh <= H and kw <= W
         return _Convolve(A) if direct or A.padding == "zero" else _Fourier(A)
@@ -394,16 +396,18 @@ class _TimesPlusLowRank(nn.Module):
 
 
 class _Convolve(nn.Module):
-    """Pad, then a depthwise convolution."""
+    """Pad, then a convolution, depthwise or across channels."""
 
     kernel: Tensor
 
-    def __init__(self, A: Convolution) -> None:
+    def __init__(self, A: Convolution | MixingConvolution) -> None:
         super().__init__()
         (kh, kw), (oh, ow) = A.kernel.shape[-2:], A.origin
         self.image, self.circular = A.image, A.padding == "circular"
         self.rows, self.columns = (oh, kh - 1 - oh), (ow, kw - 1 - ow)
-        _hold(self, kernel=A.kernel[:, None])
+        depthwise = isinstance(A, Convolution)
+        self.groups = self.image[0] if depthwise else 1
+        _hold(self, kernel=A.kernel[:, None] if depthwise else A.kernel)
 
     def forward(self, z: Tensor) -> Tensor:
         image = z.unflatten(1, self.image)
@@ -411,7 +415,7 @@ class _Convolve(nn.Module):
             image = _wrap(_wrap(image, -2, *self.rows), -1, *self.columns)
         else:
             image = F.pad(image, (*self.columns, *self.rows))
-        return F.conv2d(image, self.kernel, groups=self.image[0]).flatten(1)
+        return F.conv2d(image, self.kernel, groups=self.groups).flatten(1)
 
 
 def _wrap(image: Tensor, axis: int, before: int, after: int) -> Tensor:
@@ -432,12 +436,11 @@ class _Fourier(nn.Module):
     real: Tensor
     imag: Tensor
 
-    def __init__(self, A: Convolution) -> None:
+    def __init__(self, A: Convolution | MixingConvolution) -> None:
         super().__init__()
         _, H, W = self.image = A.image
         dtype, device = A.dtype, A.device
-        exact = Convolution(A.kernel.data.double(), A.image, A.padding, A.origin)
-        m = exact._multiplier()  # (C, H, K)
+        m = multiplier(A.kernel.data.double(), A.origin, (H, W))  # (C, H, K) or (C_out, C, H, K)
         self.kept = m.shape[-1]
         columns = torch.fft.rfft(torch.eye(W, dtype=torch.float64, device=device))  # (W, K)
         rows = torch.fft.fft(torch.eye(H, dtype=torch.float64, device=device))  # (H, H)
@@ -452,8 +455,8 @@ class _Fourier(nn.Module):
                 [torch.cat([rows.real, -rows.imag], 1), torch.cat([rows.imag, rows.real], 1)]
             ),
             "back": torch.cat([columns.real * weight, columns.imag * weight], 1).mT / (H * W),
-            "real": torch.cat([m.real, m.real], 1),
-            "imag": torch.cat([-m.imag, m.imag], 1),
+            "real": torch.cat([m.real, m.real], -2),
+            "imag": torch.cat([-m.imag, m.imag], -2),
         }
         _hold(self, **{name: tensor.to(dtype) for name, tensor in tensors.items()})
 
@@ -462,9 +465,14 @@ class _Fourier(nn.Module):
         waves = z.unflatten(1, self.image) @ self.columns  # (batch, C, H, 2K)
         waves = self.rows @ torch.cat([waves[..., :K], waves[..., K:]], -2)  # (batch, C, 2H, K)
         turned = torch.cat([waves[..., H:, :], waves[..., :H, :]], -2)
-        waves = self.rows.mT @ (self.real * waves + self.imag * turned)
+        waves = self.rows.mT @ (_multiplied(self.real, waves) + _multiplied(self.imag, turned))
         waves = torch.cat([waves[..., :H, :], waves[..., H:, :]], -1)
         return (waves @ self.back).flatten(1)
+
+
+def _multiplied(m: Tensor, waves: Tensor) -> Tensor:
+    """Each channel by its own m (C, H, K), or all of them by matrices (C_out, C, H, K)."""
+    return m * waves if m.ndim == 3 else torch.einsum("oihk,bihk->bohk", m, waves)
 
 
 # -- writing -----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from .base import DENSE_LIMIT, SVD, Dense, Eig, Operator, UnsupportedError
 from .convolution import Convolution
 from .diagonal import Diagonal, Projector
 from .lowrank import Identity, LowRank, ScaledIdentityPlusLowRank
+from .mixing import MixingConvolution
 
 __all__ = [
     "DENSE_LIMIT",
@@ -22,6 +23,7 @@ __all__ = [
     "Eig",
     "Identity",
     "LowRank",
+    "MixingConvolution",
     "Operator",
     "Projector",
     "ScaledIdentityPlusLowRank",

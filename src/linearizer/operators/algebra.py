@@ -13,6 +13,7 @@ from .lowrank import Identity, LowRank, ScaledIdentityPlusLowRank
 from .matrices import (
     cat,
 )
+from .mixing import MixingConvolution
 
 
 def product(A: Operator, B: Operator) -> Operator:
@@ -39,6 +40,8 @@ def product(A: Operator, B: Operator) -> Operator:
         return ScaledIdentityPlusLowRank(A.alpha * B.alpha, U, cat(A.V, B.V))
     if (pair := _convolutions(A, B)) is not None and pair[0].padding == "circular":
         return pair[0]._from_multiplier(pair[0]._multiplier() * pair[1]._multiplier())
+    if (mixing := _mixing(A, B)) is not None:
+        return mixing[0]._from_blocks(mixing[0]._blocks() @ mixing[1]._blocks())
     _guard_result(A, B, (A.shape[0], B.shape[1]), "@")
     if isinstance(B, Dense):
         return Dense(A._columns(B.matrix))
@@ -69,7 +72,13 @@ def add(A: Operator, B: Operator) -> Operator:
             return LowRank(U, V)
         return ScaledIdentityPlusLowRank(a[0] + b[0], U, V)
     if (pair := _convolutions(A, B)) is not None:
-        return _add_kernels(*pair)
+        kernel, origin = _overlay(*pair)
+        return Convolution(kernel, pair[0].image, pair[0].padding, origin)
+    if (mixing := _mixing(A, B)) is not None:
+        kernel, origin = _overlay(*mixing)
+        if any(k > n for k, n in zip(kernel.shape[-2:], mixing[0].image[1:], strict=True)):
+            return mixing[0]._from_blocks(mixing[0]._blocks() + mixing[1]._blocks())
+        return MixingConvolution(kernel, mixing[0].image, origin)
     _guard_result(A, B, A.shape, "+")
     return Dense(A.dense() + B.dense())
 
@@ -120,18 +129,42 @@ def _convolutions(A: Operator, B: Operator) -> tuple[Convolution, Convolution] |
     return (A, B) if A.image == B.image and A.padding == B.padding else None
 
 
-def _add_kernels(A: Convolution, B: Convolution) -> Convolution:
-    """Kernels laid over each other at their origins."""
+def _mixing(A: Operator, B: Operator) -> tuple[MixingConvolution, MixingConvolution] | None:
+    """The two as mixing convolutions over one size of image, where one of them is, else None."""
+    size = next((X.image[1:] for X in (A, B) if isinstance(X, MixingConvolution)), None)
+    if size is None:
+        return None
+    first, second = _as_mixing(A, size), _as_mixing(B, size)
+    return None if first is None or second is None else (first, second)
+
+
+def _as_mixing(A: Operator, size: tuple[int, int]) -> MixingConvolution | None:
+    if isinstance(A, MixingConvolution):
+        return A if A.image[1:] == size else None
+    if isinstance(A, Convolution) and A.padding == "circular" and A.image[1:] == size:
+        kernel = torch.diag_embed(A.kernel.movedim(-3, -1), dim1=-4, dim2=-3)
+        return MixingConvolution(kernel, A.image, A.origin)
+    if (c := _multiple_of_identity(A)) is not None:
+        C = A.shape[0] // (size[0] * size[1])
+        kernel = c[..., None, None] * torch.eye(C, dtype=A.dtype, device=A.device)
+        return MixingConvolution(kernel[..., None, None], (C, *size))
+    return None
+
+
+def _overlay(
+    A: Convolution | MixingConvolution, B: Convolution | MixingConvolution
+) -> tuple[Tensor, tuple[int, int]]:
+    """The sum of two kernels laid over each other at their origins, and its origin."""
     size = [
         (max(A.origin[i], B.origin[i]), max(X.kernel.shape[i - 2] - X.origin[i] for X in (A, B)))
         for i in (0, 1)
     ]
 
-    def padded(X: Convolution) -> Tensor:
+    def padded(X: Convolution | MixingConvolution) -> Tensor:
         (up, down), (left, right) = (
             (before - X.origin[i], after - X.kernel.shape[i - 2] + X.origin[i])
             for i, (before, after) in enumerate(size)
         )
         return F.pad(X.kernel, (left, right, up, down))
 
-    return Convolution(padded(A) + padded(B), A.image, A.padding, (size[0][0], size[1][0]))
+    return padded(A) + padded(B), (size[0][0], size[1][0])

@@ -3,6 +3,7 @@ r"""Depthwise convolutions, exact in Fourier space where they wrap around."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -25,6 +26,9 @@ from .matrices import (
     shaped,
     spectral_power,
 )
+
+if TYPE_CHECKING:
+    from .mixing import MixingConvolution
 
 
 class Convolution(Operator):
@@ -101,30 +105,17 @@ class Convolution(Operator):
             multiplier = middle(self._multiplier(), image, 3)
             out = torch.fft.irfft2(multiplier * torch.fft.rfft2(image), s=self.image[1:])
         else:
-            out = self._correlate(image)
+            groups = self.image[0]
+            out = correlate(image, self.kernel.unsqueeze(-3), self.origin, groups, "constant")
         return out.flatten(-3)
 
-    def _correlate(self, image: Tensor) -> Tensor:
-        (kh, kw), (oh, ow) = self.kernel.shape[-2:], self.origin
-        lead, (C, H, W) = image.shape[:-3], self.image
-        stack = image if self.batch is None else image.movedim(0, -4)
-        channels = C * (self.batch or 1)
-        stack = F.pad(stack.reshape(-1, channels, H, W), (ow, kw - 1 - ow, oh, kh - 1 - oh))
-        out = F.conv2d(stack, self.kernel.reshape(channels, 1, kh, kw), groups=channels)
-        if self.batch is not None:
-            out = out.reshape(*lead[1:], self.batch, C, H, W).movedim(-4, 0)
-        return out.reshape(*lead, C, H, W)
+    def resized(self, image: tuple[int, int, int]) -> Convolution:
+        """The same kernel on an image of another size."""
+        check_resized(self, image)
+        return Convolution(self.kernel, image, self.padding, self.origin)
 
     def _multiplier(self, half: bool = True) -> Tensor:
-        r"""k̂(f) = Σ_j k[j] e^{2πi f·(j − origin)/N}, (..., C, H, W//2 + 1) or all frequencies."""
-        _, H, W = self.image
-        if self.kernel.shape[-2:] == (H, W) and self.origin == (0, 0):
-            fft = torch.fft.rfft2 if half else torch.fft.fft2
-            return fft(self.kernel).conj()
-        rows = phases(H, H, self.kernel.shape[-2], self.origin[0], self.kernel)
-        frequencies = W // 2 + 1 if half else W
-        columns = phases(frequencies, W, self.kernel.shape[-1], self.origin[1], self.kernel)
-        return rows @ as_complex(self.kernel) @ columns.mT
+        return multiplier(self.kernel, self.origin, self.image[1:], half)
 
     def _from_multiplier(self, multiplier: Tensor) -> Convolution:
         kernel = torch.fft.irfft2(multiplier.conj(), s=self.image[1:])
@@ -211,12 +202,65 @@ class Convolution(Operator):
         )
         channel, fh, fw = order // (H * W), order // W % H, order % W
         twin = channel * H * W + (-fh) % H * W + (-fw) % W
-        at = torch.arange(H * W, device=self.device)[:, None]
-        turns = (at // W * fh % H).to(self.dtype) / H + (at % W * fw % W).to(self.dtype) / W
-        return m[order], order, 2 * torch.pi * turns, twin
+        return m[order], order, angles((H, W), fh, fw, self.kernel), twin
 
     def _place(self, waves: Tensor, order: Tensor) -> Tensor:
         """Waves (H·W, k) put into their own channel, unit length: (C·H·W, k)."""
         C, H, W = self.image
         own = F.one_hot(order // (H * W), C).to(waves.dtype).mT  # (C, k)
         return (own[:, None, :] * waves / (H * W) ** 0.5).flatten(0, 1)
+
+
+def multiplier(
+    kernel: Tensor, origin: tuple[int, int], size: tuple[int, int], half: bool = True
+) -> Tensor:
+    r"""k̂(f) = Σ_j k[j] e^{2πi f·(j − origin)/N}, (..., H, W//2 + 1) or all frequencies."""
+    H, W = size
+    if kernel.shape[-2:] == size:
+        fft = torch.fft.rfft2 if half else torch.fft.fft2
+        return fft(kernel.roll((-origin[0], -origin[1]), (-2, -1))).conj()
+    rows = phases(H, H, kernel.shape[-2], origin[0], kernel)
+    columns = phases(W // 2 + 1 if half else W, W, kernel.shape[-1], origin[1], kernel)
+    return rows @ as_complex(kernel) @ columns.mT
+
+
+def angles(size: tuple[int, int], fh: Tensor, fw: Tensor, like: Tensor) -> Tensor:
+    """2π f·i/N at every pixel i for frequencies f = (fh, fw), (H·W, k)."""
+    H, W = size
+    at = torch.arange(H * W, device=like.device)[:, None]
+    turns = (at // W * fh % H).to(like.dtype) / H + (at % W * fw % W).to(like.dtype) / W
+    return 2 * torch.pi * turns
+
+
+def correlate(
+    image: Tensor, kernel: Tensor, origin: tuple[int, int], groups: int, mode: str
+) -> Tensor:
+    """``conv2d`` of (..., C, H, W), padded to its own size, with one kernel or one each sample."""
+    (kh, kw), (oh, ow) = kernel.shape[-2:], origin
+    own = kernel.ndim == 5
+    if own:  # samples become groups of channels
+        image, groups = image.movedim(0, -4), groups * len(kernel)
+    lead, size = image.shape[:-3], image.shape[-2:]
+    stack = image.flatten(-4, -3) if own else image
+    stack = F.pad(stack.reshape(-1, *stack.shape[-3:]), (ow, kw - 1 - ow, oh, kh - 1 - oh), mode)
+    out = F.conv2d(stack, kernel.reshape(-1, *kernel.shape[-3:]), groups=groups)
+    out = out.reshape(*lead, kernel.shape[-4], *size)
+    return out.movedim(-4, 0) if own else out
+
+
+def check_resized(A: Convolution | MixingConvolution, image: tuple[int, int, int]) -> None:
+    """Refuse an image that the kernel does not fit, and a kernel that fits one image only."""
+    (kh, kw), name = A.kernel.shape[-2:], type(A).__name__
+    if len(image) != 3 or kh > image[1] or kw > image[2]:
+        raise ValueError(
+            f"{name}.resized: expected an image (C, H, W) of at least {kh} × {kw} pixels, the size "
+            f"of the kernel, got {tuple(image)}. Pad the image."
+        )
+    corner = A.origin in ((0, 0), (kh - 1, kw - 1))  # of such a result, and of its transpose
+    wrapped = A.padding == "circular" and corner and (kh, kw) == A.image[1:]
+    if wrapped and kh * kw > 1 and tuple(image) != A.image:
+        raise ValueError(
+            f"{name}.resized: expected a kernel smaller than its image, got one that fills it, as "
+            "that of a product, a power or an inverse does: it wraps around this size. Resize the "
+            "small kernels first, then compute."
+        )

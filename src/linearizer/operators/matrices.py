@@ -127,6 +127,11 @@ def as_complex(M: Tensor) -> Tensor:
     return torch.complex(M, torch.zeros_like(M))
 
 
+def real_like(M: Tensor, like: Tensor) -> Tensor:
+    """The real part of M where ``like`` is real."""
+    return M if like.is_complex() else M.real
+
+
 def safe(d: Tensor) -> Tensor:
     """d with zeros replaced by ones, so that 1/d has finite gradients where it is not used."""
     return torch.where(d == 0, torch.ones_like(d), d)
@@ -162,9 +167,19 @@ def matrix_svd(M: Tensor) -> SVD:
     return fix_signs(SVD(U, S, Vh.mT))
 
 
-def matrix_pinv(M: Tensor, rtol: float) -> Tensor:
+def joint(values: Tensor, blocks: bool) -> Tensor:
+    """A value of each matrix; the largest one where axis −1 holds the blocks of one matrix."""
+    return values.amax(-1, keepdim=True) if blocks else values
+
+
+def matrix_pinv(M: Tensor, rtol: float, blocks: bool = False) -> Tensor:
+    """M†; with ``blocks``, of the diagonal blocks (axis −3) of one matrix, whose σ_max counts."""
     # torch's own: its gradient needs M† alone, so repeated singular values do no harm.
-    return torch.linalg.pinv(finite(M, "pinv"), rtol=rtol)
+    if not blocks:
+        return torch.linalg.pinv(finite(M, "pinv"), rtol=rtol)
+    largest = torch.linalg.svdvals(finite(M, "pinv").detach())[..., 0]
+    atol = rtol * largest.amax(-1, keepdim=True)
+    return torch.linalg.pinv(M, atol=atol, rtol=torch.zeros_like(atol))
 
 
 def reciprocal(d: Tensor, rtol: float) -> Tensor:
@@ -228,11 +243,14 @@ def nonsingular(d: Tensor, A: Operator) -> None:
         raise singular(A)
 
 
-def matrix_inverse(M: Tensor, A: Operator) -> Tensor:
+def matrix_inverse(M: Tensor, A: Operator, blocks: bool = False) -> Tensor:
+    """M⁻¹; with ``blocks``, of the diagonal blocks (axis −3) of one matrix, judged together."""
     inverse, info = torch.linalg.inv_ex(finite(M, "inverse"))
     if M.shape[-1]:
-        norm = M.detach().abs().sum(-2).amax(-1) * inverse.detach().abs().sum(-2).amax(-1)
-        if info.any() or not (norm * torch.finfo(M.dtype).eps < 1).all():
+        norm, inverse_norm = (
+            joint(X.detach().abs().sum(-2).amax(-1), blocks) for X in (M, inverse)
+        )
+        if info.any() or not (norm * inverse_norm * torch.finfo(M.dtype).eps < 1).all():
             raise singular(A)
     return inverse
 
@@ -255,16 +273,21 @@ def spectral_power(values: Tensor, p: float, A: Operator) -> Tensor:
     return torch.where(zero, torch.zeros_like(values), torch.where(zero, 1.0, values) ** p)
 
 
-def matrix_power(M: Tensor, p: float) -> Tensor:
-    """Principal Mᵖ: through the eigenvectors where they are a good basis, else through roots."""
+def matrix_power(M: Tensor, p: float, blocks: bool = False) -> Tensor:
+    """Principal Mᵖ: through the eigenvectors where they are a good basis, else through roots.
+
+    With ``blocks``, axis −3 holds the diagonal blocks of one matrix, judged together.
+    """
     M = finite(M, "power")
     if not M.shape[-1]:
         return M
     with torch.no_grad():
         values, X = torch.linalg.eig(M)
         size, eps = values.abs(), torch.finfo(M.dtype).eps
-        scale = size.amax(-1, keepdim=True)
-        zero = size <= 8 * eps * M.shape[-1] * scale
+        scale = joint(size.amax(-1), blocks).unsqueeze(-1)
+        # The rounding of many blocks, which come from an FFT, grows with their logarithm.
+        rounding = 8 * eps * M.shape[-1] * (M.shape[-3].bit_length() if blocks else 1)
+        zero = size <= rounding * scale
         on_axis = (values.real < 0) & (values.imag.abs() <= 1e-3 * eps**0.5 * scale)
         if (p < 0 and zero.any()) or (~zero & on_axis).any():
             raise no_power(p)
@@ -273,7 +296,7 @@ def matrix_power(M: Tensor, p: float) -> Tensor:
         basis = not fault.any() and bool((norms <= 1e3 * M.shape[-1]).all())
         if not basis and zero.any():
             off = ((X * values.unsqueeze(-2)) @ inverse - M).abs().amax((-2, -1))
-            if fault.any() or not (off <= 1e3 * eps * M.abs().amax((-2, -1))).all():
+            if fault.any() or not (off <= 1e3 * eps * joint(M.abs().amax((-2, -1)), blocks)).all():
                 raise no_power(p)
             basis = True
     if basis:
@@ -324,7 +347,7 @@ class _Power(torch.autograd.Function):
         power = torch.where(zero, 0.0, torch.where(zero, 1.0, values) ** p)
         ctx.save_for_backward(values, power, X, inverse, zero)
         ctx.p = p
-        return ((X * power.unsqueeze(-2)) @ inverse).real
+        return real_like((X * power.unsqueeze(-2)) @ inverse, M)
 
     @staticmethod
     @torch.autograd.function.once_differentiable
@@ -338,7 +361,7 @@ class _Power(torch.autograd.Function):
         apart = (power.unsqueeze(-1) - power.unsqueeze(-2)) / torch.where(near | nothing, 1.0, gap)
         D = torch.where(nothing, 0.0, torch.where(near, slope, apart))
         inner = D.conj() * (X.mH @ grad.to(X.dtype) @ inverse.mH)
-        return (inverse.mH @ inner @ X.mH).real, None, None, None, None, None
+        return real_like(inverse.mH @ inner @ X.mH, grad), None, None, None, None, None
 
 
 def no_power(p: float) -> ValueError:
