@@ -11,6 +11,7 @@ PACKAGE = Path(linearizer.__file__).parent
 ORDER = [
     "nets",
     "perceptual",
+    "teachers",
     "bijections",
     "spaces",
     "operators",

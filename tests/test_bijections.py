@@ -1,10 +1,11 @@
+import copy
 import math
 
 import pytest
 import torch
 from torch import nn
 
-from catalogue import shaken
+from catalogue import BIJECTIONS, shaken
 from laws import close
 from linearizer.bijections import (
     ActNorm,
@@ -17,9 +18,12 @@ from linearizer.bijections import (
     PrincipalAxes,
     SpatialSplit2x2,
     Squeeze,
+    from_zuko,
     glow,
     mlp,
+    resized,
     revnet,
+    subspace,
 )
 from linearizer.nets import MLP, Bottleneck, ResidualConv, UNet
 
@@ -281,6 +285,107 @@ def test_bottleneck_linear_is_the_convolution_it_replaces():
     x = torch.randn(5, 2, 2, 2)
     silu = nn.functional.silu
     close(net(x), torch.tanh(back(silu(conv(x)))))
+
+
+# -- other sizes ---------------------------------------------------------------------------
+
+RESIZABLE = [
+    "flatten",
+    "actnorm, images",
+    "invertible 1×1",
+    "invertible on sequences",
+    "squeeze",
+    "pixel shuffle",
+    "spatial split",
+    "affine coupling, images",
+    "affine coupling, u-net",
+    "additive coupling, no parameters",
+    "chain",
+    "glow, grey",
+    "glow, colour",
+    "glow, even channels",
+    "glow, saving memory",
+    "glow, u-net",
+]
+
+
+@pytest.mark.parametrize("name", RESIZABLE)
+def test_a_bijection_serves_other_sizes_with_its_own_weights(name):
+    g = shaken(BIJECTIONS[name]())
+    x = torch.randn(3, *g.shape)
+    before = g(x)
+    assert resized(g, g.shape) is g
+    for size in ((4, 4), (12, 8), (2, 10)):  # smaller, larger, oblong
+        shape = (g.shape[0], *size[: len(g.shape) - 1])
+        h = resized(g, shape)
+        assert (type(h), h.shape, h.dim) == (type(g), shape, math.prod(shape))
+        mine, its = (dict([*m.named_parameters(), *m.named_buffers()]) for m in (g, h))
+        assert mine.keys() == its.keys() and all(mine[n] is its[n] for n in mine)
+        y, z = torch.randn(3, *shape), torch.randn(3, *h.out_shape)
+        assert h(y).shape == (3, *h.out_shape)
+        close(h.inverse(h(y)), y, 1e-8)
+        close(h(h.inverse(z)), z, 1e-8)
+        assert torch.equal(resized(h, g.shape)(x), before)
+    close(h.with_log_det(y[:1])[1], log_det(h, y[:1]), 1e-8, floor=1.0)
+    assert torch.equal(g(x), before)
+
+
+@pytest.mark.parametrize("name", [n for n in BIJECTIONS if n not in RESIZABLE])
+def test_a_bijection_whose_weights_belong_to_a_size_refuses_another(name):
+    g = BIJECTIONS[name]()
+    *rest, last = g.shape
+    with pytest.raises(ValueError, match="^resized: "):
+        resized(g, (*rest, last + 4))
+
+
+def log_det(g, x):
+    J = torch.autograd.functional.jacobian(lambda v: g(v).flatten(), x).reshape(g.dim, g.dim)
+    return torch.linalg.slogdet(J).logabsdet[None]
+
+
+def test_sizes_of_one_bijection_stay_one_when_moved_initialised_trained_and_copied():
+    g = glow((1, 8, 8), blocks=2)
+    both = nn.ModuleList([g, resized(g, (1, 12, 4))]).float().double()
+    g, h = both
+    h.initialize(torch.randn(50, 1, 12, 4) * 3)
+    assert g.layers[1].layers[0].initialized
+    g(torch.randn(2, 1, 8, 8)).square().sum().backward()
+    assert all(p.grad is not None for p in h.parameters())
+    assert len(list(both.parameters())) == len(list(g.parameters()))
+    torch.optim.SGD(g.parameters(), 0.01).step()
+    for one, two in (both, copy.deepcopy(both), both.half().double()):
+        x = torch.randn(2, 1, 8, 8)
+        assert torch.equal(resized(two, one.shape)(x), one(x))
+        for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True):
+            assert a.data_ptr() == b.data_ptr()
+
+
+@pytest.mark.parametrize(
+    ("g", "shape", "message"),
+    [
+        (lambda: glow((1, 8, 8), blocks=1), (1, 7, 8), r"even H and W, got \(1, 7, 8\)"),
+        (lambda: glow((1, 8, 8), blocks=1), (2, 8, 8), r"as many channels, got \(2, 8, 8\)"),
+        (lambda: glow((1, 8, 8), blocks=1), (1, 8), r"got \(1, 8\)"),
+        (lambda: glow((2, 8, 8), blocks=1), (2, 8, 0), r"got \(2, 8, 0\)"),
+        (lambda: revnet((1, 8, 8), blocks=1), (1, 16, 16), "AdditiveCoupling .*but it fails: mat1"),
+        (lambda: revnet((1, 12, 12), blocks=1), (1, 14, 12), r"gives \(2, 6, 6\)\. Use one that"),
+        (
+            lambda: Chain(Flatten((1, 2, 4)), ActNorm((8,))),
+            (1, 4, 2),
+            r"ActNorm .*one size, \(8,\)",
+        ),
+        (lambda: subspace((1, 4, 4), 3, 8), (1, 6, 6), "PrincipalAxes belong to one size"),
+        (lambda: mlp(4, blocks=1), (6,), "as many channels"),
+        (
+            lambda: from_zuko(torch.distributions.AffineTransform(1.0, 2.0), (1, 4, 4)),
+            (1, 6, 6),
+            "ZukoBijection belong to one size",
+        ),
+    ],
+)
+def test_sizes_that_do_not_go_are_told(g, shape, message):
+    with pytest.raises(ValueError, match=message):
+        resized(g(), shape)
 
 
 # -- bad input -----------------------------------------------------------------------------

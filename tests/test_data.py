@@ -82,21 +82,21 @@ def test_unknown_options_are_named():
         data.load("weather", missing="drop")
 
 
-@pytest.mark.parametrize("name", ["mnist", "celeba", "weather"])
+@pytest.mark.parametrize("name", ["mnist", "celeba", "bsds500", "weather"])
 def test_missing_files_say_where_they_belong(name, tmp_path):
     with pytest.raises(FileNotFoundError) as caught:
         data.load(name)
     said = str(caught.value)
     assert str(tmp_path / "data" / name) in said
     assert "LINEARIZER_DATA" in said and "--data-root" in said
-    assert ("linearizer data fetch" in said) == (name != "celeba")
+    assert ("linearizer data fetch" in said) == (name in ("mnist", "weather"))
 
 
 def test_status_says_what_is_there(tmp_path):
     before = {s.name: s for s in data.status(tmp_path)}
     assert list(before) == list(data.NAMES)
     assert before["digits"].present and before["digits"].folder is None
-    assert not any(before[n].present for n in ("mnist", "celeba", "dsprites", "weather"))
+    assert not any(before[n].present for n in ("mnist", "celeba", "bsds500", "dsprites", "weather"))
     assert [n for n, s in before.items() if s.downloadable] == ["mnist", "dsprites", "weather"]
     (tmp_path / "weather").mkdir()
     (tmp_path / "weather" / "weather.csv").touch()

@@ -147,8 +147,8 @@ def _train_command(name: str) -> Any:
         "data": Annotated[
             str | None,
             typer.Option(
-                help="name of a data set (see `linearizer data`), a folder of images, or a CSV "
-                f"file [default: {chosen.data}]",
+                help="name of a data set (see `linearizer data`), a folder of images, a zip of "
+                f"photos, or a CSV file [default: {chosen.data}]",
                 show_default=False,
             ),
         ],

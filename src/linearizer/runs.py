@@ -43,7 +43,9 @@ class DataSettings(Settings):
     """What to train on."""
 
     name: str = Field(
-        "digits", min_length=1, description="name of a data set, a folder of images or a CSV file"
+        "digits",
+        min_length=1,
+        description="name of a data set, a folder of images, a zip of photos or a CSV file",
     )
     size: int | None = Field(None, ge=1, description="side of the images, if not their own")
 

@@ -2,7 +2,7 @@
 
 from .adapters import from_freia, from_nflows, from_normflows, from_zuko
 from .axes import OnPart, PrincipalAxes
-from .base import Bijection, Chain, Flatten
+from .base import Bijection, Chain, Flatten, resized
 from .coupling import AdditiveCoupling, AffineCoupling
 from .mixing import ActNorm, Conv1x1, InvertibleLinear
 from .reshape import PixelShuffle, SpatialSplit2x2, Squeeze
@@ -28,6 +28,7 @@ __all__ = [
     "from_zuko",
     "glow",
     "mlp",
+    "resized",
     "revnet",
     "subspace",
 ]

@@ -3,6 +3,7 @@ r"""The contract of an invertible network, and chains of them."""
 from __future__ import annotations
 
 import abc
+import copy
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from .reversible import run_reversibly
 
-__all__ = ["Bijection", "Chain", "Flatten"]
+__all__ = ["Bijection", "Chain", "Flatten", "resized"]
 
 Self = TypeVar("Self", bound="Bijection")
 
@@ -24,6 +25,8 @@ class Bijection(nn.Module, abc.ABC):
 
     A subclass writes ``forward`` and ``inverse``, and ``with_log_det`` where it is free. A whole g
     ends in coordinates: its ``out_shape`` is (dim,); layers of an image stack keep (C, H, W).
+
+    A layer whose weights serve images of any size also writes ``_resized`` (see :func:`resized`).
     """
 
     def __init__(self, shape: tuple[int, ...], out_shape: tuple[int, ...] | None = None) -> None:
@@ -92,6 +95,24 @@ class Bijection(nn.Module, abc.ABC):
     def _initialize(self, x: Tensor) -> Tensor:
         return self(x)
 
+    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+        """The same weights on another shape, for :func:`resized`; refused unless written."""
+        raise ValueError(
+            f"resized: the weights of {type(self).__name__} belong to one size, {self.shape}. "
+            "Use layers that convolve, as those of glow, or write its _resized(shape)."
+        )
+
+    def _twin(self: Self, shape: tuple[int, ...], out_shape: tuple[int, ...] | None = None) -> Self:
+        """This layer on another shape: whatever one of the two holds, both hold."""
+        if len(self.shape) == 1:
+            Bijection._resized(self, shape)  # refuses: vectors have a weight for each number
+        # Shallow: both have the same dicts of parameters, buffers and modules, so that not even
+        # .to(), which puts new buffers into them, takes the two apart.
+        twin = copy.copy(self)
+        twin.shape, twin.out_shape = shape, out_shape or shape
+        twin.dim = math.prod(shape)
+        return twin
+
     def __call__(self, x: Tensor) -> Tensor:
         self._check(x, self.shape, "x")
         return super().__call__(x)
@@ -147,6 +168,9 @@ class Flatten(Bijection):
 
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.forward(x), x.new_zeros(x.shape[0])
+
+    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+        return Flatten(shape)
 
 
 class Chain(Bijection):
@@ -218,6 +242,44 @@ class Chain(Bijection):
         for layer in self:
             x = layer._initialize(x)
         return x
+
+    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+        layers: list[Bijection] = []
+        for layer in self:
+            layers.append(layer._resized(shape))
+            shape = layers[-1].out_shape
+        return Chain(*layers, save_memory=self.save_memory)
+
+
+def resized(g: Bijection, shape: tuple[int, ...]) -> Bijection:
+    r"""The same map on images of another size: a bijection that holds the very weights of g.
+
+    Train, load or move one of the two, and the other follows; g itself stays as it is. For its own
+    shape this is g.
+
+    Arguments:
+        g: Layers whose weights do not depend on the size: ActNorm, couplings by convolutions, 1×1,
+            squeezes and shuffles, Flatten, and chains of them, such as ``glow``.
+        shape: (C, H, W) with the channels of g.
+
+    Example:
+        >>> g = glow((3, 16, 16), blocks=2)
+        >>> h = resized(g, (3, 20, 14))
+        >>> x = torch.rand(4, 3, 20, 14)
+        >>> torch.allclose(h.inverse(h(x)), x, atol=1e-5)
+        True
+        >>> all(p is q for p, q in zip(g.parameters(), h.parameters(), strict=True))
+        True
+    """
+    shape = tuple(int(n) for n in shape)
+    if shape == g.shape:
+        return g
+    if len(shape) != len(g.shape) or shape[0] != g.shape[0] or min(shape) < 1:
+        raise ValueError(
+            f"resized: expected another height and width for {g.shape}, with as many channels, got "
+            f"{shape}."
+        )
+    return g._resized(shape)
 
 
 def _gather(loader: Iterable[Tensor], limit: int) -> Tensor:

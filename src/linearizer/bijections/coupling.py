@@ -43,11 +43,16 @@ class _Coupling(Bijection):
         self.conditioner = conditioner
         self._try(name)
 
-    def _try(self, name: str) -> None:
-        inputs, outputs = self.cut, self.shape[0] - self.cut
+    def _channels(self) -> tuple[int, int]:
+        """How many the conditioner takes, and gives."""
+        kept, changed = self.cut, self.shape[0] - self.cut
         if self.transform == "first":
-            inputs, outputs = outputs, inputs
-        expected = (2, self.parts * outputs, *self.shape[1:])
+            kept, changed = changed, kept
+        return kept, self.parts * changed
+
+    def _try(self, name: str) -> None:
+        inputs, outputs = self._channels()
+        expected = (2, outputs, *self.shape[1:])
         like = next(self.conditioner.parameters(), torch.zeros(()))
         with torch.no_grad():
             got = self.conditioner(like.new_zeros(2, inputs, *self.shape[1:]))
@@ -68,6 +73,26 @@ class _Coupling(Bijection):
                     f"{name}: the conditioner differs between training and evaluation (dropout in "
                     "its forward?), so g and its inverse would disagree."
                 )
+
+    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+        twin = self._twin(shape)
+        inputs, outputs = self._channels()
+        like = next(self.conditioner.parameters(), torch.zeros(()))
+        x = like.new_zeros(0, inputs, *shape[1:])  # no images: shapes are known without arithmetic
+        expected = (outputs, *shape[1:])
+        try:
+            with torch.no_grad():
+                got = tuple(self.conditioner(x).shape[1:])
+            problem = "" if got == expected else f"gives {got}"
+        except Exception as error:
+            problem = f"fails: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
+        if problem:
+            raise ValueError(
+                f"resized: the conditioner of {type(self).__name__} must take "
+                f"{tuple(x.shape[1:])} to {expected}, but it {problem}. Use one that only "
+                "convolves, as nets.ResidualConv."
+            )
+        return twin
 
     def _halves(self, x: Tensor) -> tuple[Tensor, Tensor]:
         """The half that changes, and the half that conditions it."""

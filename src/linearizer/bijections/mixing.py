@@ -47,6 +47,9 @@ class ActNorm(Bijection):
     def extra_repr(self) -> str:
         return f"{self.shape}, initialized={bool(self.initialized)}"
 
+    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+        return self._twin(shape)
+
     def _initialize(self, x: Tensor) -> Tensor:
         if not self.initialized:
             axes = [0, *range(2, x.ndim)]
@@ -131,6 +134,9 @@ class InvertibleLinear(Bijection):
         log_scale = self.max_log_scale * torch.tanh(self.raw / self.max_log_scale)
         log_det = log_scale.sum() * math.prod(self.shape[1:])
         return self.forward(x), log_det.expand(x.shape[0])
+
+    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+        return self._twin(shape)
 
 
 #: The invertible 1×1 convolution of Glow: :class:`InvertibleLinear` on (C, H, W).

@@ -49,6 +49,9 @@ class Squeeze(_Move):
     def inverse(self, z: Tensor) -> Tensor:
         return _shuffle(z)
 
+    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+        return Squeeze(shape)
+
 
 class PixelShuffle(_Move):
     r"""(4C, H, W) → (C, 2H, 2W), the inverse of :class:`Squeeze`."""
@@ -65,6 +68,9 @@ class PixelShuffle(_Move):
 
     def inverse(self, z: Tensor) -> Tensor:
         return _unshuffle(z)
+
+    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+        return PixelShuffle(shape)
 
 
 class SpatialSplit2x2(_Move):
@@ -93,3 +99,6 @@ class SpatialSplit2x2(_Move):
     def inverse(self, z: Tensor) -> Tensor:
         patches = z.unflatten(1, (4, self.shape[0]))[:, self.order.argsort()].transpose(1, 2)
         return _shuffle(patches.flatten(1, 2))
+
+    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+        return self._twin(shape, _quartered("SpatialSplit2x2", shape))

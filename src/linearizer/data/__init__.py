@@ -1,4 +1,4 @@
-r"""Data to train on: five known sources, folders of images and tables of your own.
+r"""Data to train on: six known sources, images, photos and tables of your own.
 
 :func:`load` gives three parts (train, val, test), each of which hands out a :class:`Batch` for any
 rows asked for: ``x, y = load("digits").train.batch(index)``.
@@ -12,10 +12,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from . import celeba, dsprites, mnist, tables
+from . import celeba, dsprites, mnist, photos, tables
 from .dsprites import Sprites
 from .files import Progress, root_folder
 from .images import Batch, Images, load_folder, read_images
+from .photos import Photos
 from .tables import Table, Windows, read_csv, windows
 
 __all__ = [
@@ -23,6 +24,7 @@ __all__ = [
     "Batch",
     "Data",
     "Images",
+    "Photos",
     "Sprites",
     "Status",
     "Table",
@@ -41,6 +43,7 @@ NAMES: dict[str, str] = {
     "digits": "1,797 handwritten digits, 8×8 grey, bundled with scikit-learn",
     "mnist": "70,000 handwritten digits, 28×28 grey",
     "celeba": "faces with 40 attributes, colour, centre squares",
+    "bsds500": "500 natural photos of two shapes, colour; square crops",
     "dsprites": "737,280 sprites with 5 factors, 64×64; re-rendered if the file is absent",
     "weather": "52,696 rows of 21 weather channels, every ten minutes of 2020",
 }
@@ -50,9 +53,9 @@ class Data(NamedTuple):
     r"""Three parts of one source, and sentences to print beside results."""
 
     name: str
-    train: Images | Windows | Sprites
-    val: Images | Windows | Sprites
-    test: Images | Windows | Sprites
+    train: Images | Photos | Windows | Sprites
+    val: Images | Photos | Windows | Sprites
+    test: Images | Photos | Windows | Sprites
     notes: tuple[str, ...]
 
 
@@ -71,14 +74,17 @@ def load(
     root: str | Path | None = None,
     size: int | None = None,
     progress: Progress | None = None,
+    whole: bool = False,
     **options: Any,
 ) -> Data:
-    r"""A source by name, a folder of images, or a .csv or .csv.gz file by path.
+    r"""A source by name, or by path: a folder of images, a .zip of photos, a .csv or .csv.gz file.
 
     Arguments:
         root: The data folder, see :func:`root_folder`.
-        size: Side of the images; digits and mnist are padded, celeba and folders resized.
+        size: Side of the images; digits and mnist are padded, celeba and folders resized, bsds500
+            and other photos cropped.
         progress: Called as progress(what, done, total) while images are decoded.
+        whole: Take a folder as :class:`Photos` of their full sizes, as bsds500 and a .zip are.
         options: ``look_back`` and ``horizon`` (weather, CSV); ``time``, ``missing`` and
             ``sentinel`` (CSV, see :func:`read_csv`); ``channels`` (folders).
 
@@ -92,11 +98,15 @@ def load(
     if name in NAMES:
         kind, where = name, root_folder(root)
     elif path.is_dir():
-        kind, where = "folder", path.resolve()
+        kind, where = "photos" if whole else "folder", path.resolve()
+    elif path.suffix.lower() == ".zip" and path.is_file():
+        kind, where = "photos", path
     elif path.name.lower().endswith((".csv", ".csv.gz")):
         kind, where = "csv", path
     else:
         raise _unknown(name, path)
+    if whole and kind not in ("bsds500", "photos"):
+        raise ValueError(f"load: {name} holds no photos of their full sizes. Leave whole out.")
     loader, takes = LOADERS[kind]
     given = options if size is None else {"size": size, **options}
     if wrong := [option for option in given if option not in takes]:
@@ -116,25 +126,29 @@ LOADERS: dict[str, tuple[Callable[..., Any], tuple[str, ...]]] = {
     "digits": (mnist.load_digits, ("size",)),
     "mnist": (mnist.load_mnist, ("size",)),
     "celeba": (celeba.load_celeba, ("size",)),
+    "bsds500": (photos.load_bsds500, ("size",)),
     "dsprites": (dsprites.load_dsprites, ()),
     "weather": (tables.load_weather, ("look_back", "horizon")),
     "folder": (load_folder, ("size", "channels")),
+    "photos": (photos.load_photos, ("size",)),
     "csv": (tables.load_csv, ("look_back", "horizon", "time", "missing", "sentinel")),
 }
 #: kinds that take a while the first time and report on it
-SLOW = ("celeba", "dsprites", "folder")
+SLOW = ("celeba", "bsds500", "dsprites", "folder", "photos")
 
 
 def _unknown(name: str, path: Path) -> ValueError | FileNotFoundError:
     if path.is_file():
-        return ValueError(f"load: expected a folder of images or a .csv file, got the file {path}.")
+        return ValueError(
+            f"load: expected a folder of images, a .zip or a .csv file, got the file {path}."
+        )
     if len(path.parts) > 1:
         return FileNotFoundError(f"load: there is no folder or file {path.absolute()}.")
     near = difflib.get_close_matches(name.lower(), NAMES, 1)
     hint = f" Did you mean {near[0]!r}?" if near else ""
     return ValueError(
-        f"load: expected one of {', '.join(NAMES)}, a folder of images or a .csv file, got "
-        f"{name!r}.{hint}"
+        f"load: expected one of {', '.join(NAMES)}, a folder of images, a .zip or a .csv file, "
+        f"got {name!r}.{hint}"
     )
 
 
@@ -156,6 +170,11 @@ def fetch(name: str, root: str | Path | None = None, progress: Progress | None =
             f"fetch: CelebA has no direct download. Visit {celeba.PAGE}, and put {celeba.FILES} "
             f"in {folder / 'celeba'}."
         )
+    if name == "bsds500":
+        raise ValueError(
+            f"fetch: BSDS500 is not fetched from here. Visit {photos.PAGE}, and put {photos.FILES} "
+            f"in {folder / 'bsds500'}."
+        )
     if name == "digits":
         raise ValueError("fetch: digits needs no files; scikit-learn bundles them.")
     near = difflib.get_close_matches(name.lower(), NAMES, 1)
@@ -170,6 +189,7 @@ def status(root: str | Path | None = None) -> list[Status]:
         "digits": True,
         "mnist": mnist.present(folder),
         "celeba": celeba.present(folder),
+        "bsds500": photos.present(folder),
         "dsprites": dsprites.present(folder),
         "weather": tables.find_weather(folder) is not None,
     }

@@ -81,7 +81,7 @@ def _pictures(source: Path) -> tuple[dict[str, Picture], tuple[object, ...]]:
         paths = folder_pictures(source)
         named = {p.name: Picture(str(p), p.read_bytes) for p in paths}
         return named, tuple(stamp(p) for p in paths)
-    return zip_pictures(source), stamp(source)
+    return {Path(m).name: p for m, p in zip_pictures(source).items()}, stamp(source)
 
 
 def _partition(path: Path) -> tuple[list[str], tuple[int, int, int]]:

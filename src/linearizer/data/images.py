@@ -174,12 +174,12 @@ def decode(
     def make() -> tuple[tuple[int, ...], Iterator[np.ndarray]]:
         c = channels
         if c is None:
-            with _pool() as pool:
+            with threads() as pool:
                 c = 1 if all(pool.map(_is_grey, pictures)) else 3
         return (count, c, size, size), chunks(c)
 
     def chunks(c: int) -> Iterator[np.ndarray]:
-        with _pool() as pool:
+        with threads() as pool:
             for start in range(0, count, CHUNK):
                 some = pictures[start : start + CHUNK]
                 yield np.stack(list(pool.map(lambda p: _square(p, size, c), some)))
@@ -190,11 +190,11 @@ def decode(
     return torch.from_numpy(cached(f"{Path(name).name[:40]}-{size}-{label}", make))
 
 
-def _pool() -> ThreadPoolExecutor:
+def threads() -> ThreadPoolExecutor:
     return ThreadPoolExecutor(min(8, os.cpu_count() or 1))
 
 
-def _open(picture: Picture) -> Image:
+def open_picture(picture: Picture) -> Image:
     """The picture, not yet decoded; refused if it claims more pixels than Pillow's limit."""
     from PIL import Image
 
@@ -224,15 +224,15 @@ def _unreadable(picture: Picture, error: Exception) -> ValueError:
 
 
 def _is_grey(picture: Picture) -> bool:
-    mode = _open(picture).mode
+    mode = open_picture(picture).mode
     return mode in ("1", "L", "LA", "La") or mode.startswith("I")
 
 
-def _square(picture: Picture, size: int, channels: int) -> np.ndarray:
-    """The centre square at ``size``, (channels, size, size) uint8."""
+def upright(picture: Picture, channels: int) -> Image:
+    """The decoded picture, turned as its EXIF says, on white, in grey (1) or RGB (3)."""
     from PIL import Image, ImageOps
 
-    image: Image.Image = _open(picture)
+    image: Image.Image = open_picture(picture)
     try:
         image.load()
         image = ImageOps.exif_transpose(image)
@@ -242,9 +242,16 @@ def _square(picture: Picture, size: int, channels: int) -> np.ndarray:
         if image.mode in ("RGBA", "LA", "PA") or "transparency" in image.info:
             paper = Image.new("RGBA", image.size, "white")
             image = Image.alpha_composite(paper, image.convert("RGBA"))
-        image = image.convert("L" if channels == 1 else "RGB")
+        return image.convert("L" if channels == 1 else "RGB")
     except Exception as error:
         raise _unreadable(picture, error) from error
+
+
+def _square(picture: Picture, size: int, channels: int) -> np.ndarray:
+    """The centre square at ``size``, (channels, size, size) uint8."""
+    from PIL import Image
+
+    image = upright(picture, channels)
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     image = image.crop((left, top, left + side, top + side))
@@ -273,6 +280,18 @@ def stamp(path: Path) -> tuple[str, int, int]:
     return str(path.absolute()), info.st_size, info.st_mtime_ns
 
 
+def shuffled(count: int, source: Path) -> tuple[list[int], tuple[int, int, int]]:
+    """The rows of a source in an order of a fixed seed, and how many train, validate and test."""
+    if count < 3:
+        raise ValueError(
+            f"{source}: expected 3 or more images ({', '.join(sorted(SUFFIXES))}) to split in "
+            f"three, found {count}."
+        )
+    tenth = max(1, count // 10)
+    order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()
+    return order, (count - 2 * tenth, tenth, tenth)
+
+
 def load_folder(
     folder: Path,
     size: int | None = None,
@@ -282,21 +301,14 @@ def load_folder(
     """Images of a folder, split 80/10/10 by a fixed seed, and the notes about them."""
     paths = folder_pictures(folder)
     count = len(paths)
-    if count < 3:
-        raise ValueError(
-            f"{folder}: expected 3 or more images ({', '.join(sorted(SUFFIXES))}) to split in "
-            f"three, found {count}."
-        )
+    order, sizes = shuffled(count, folder)
     inner = [p.relative_to(folder).parts for p in paths]
     names = sorted({p[0] for p in inner}) if all(len(p) > 1 for p in inner) else []
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(0)).tolist()
     pictures = [Picture(str(paths[i]), paths[i].read_bytes) for i in order]
     labels = torch.tensor([names.index(inner[i][0]) for i in order]) if names else None
     key = [stamp(paths[i]) for i in order]
     size = 64 if size is None else size
     images = decode(str(folder), pictures, key, size, channels, progress)
-    tenth = max(1, count // 10)
-    sizes = (count - 2 * tenth, tenth, tenth)
     notes = (
         f"{folder.name}: {count:,} images, split {'/'.join(f'{s:,}' for s in sizes)} by a fixed "
         f"seed, centre squares resized to {size}×{size}",
@@ -318,16 +330,17 @@ def open_zip(path: Path, name: str | None = None) -> zipfile.ZipFile:
 
 
 def zip_pictures(path: Path) -> dict[str, Picture]:
-    """Images of an archive by file name, without folders."""
+    """Images of an archive by their path in it; hidden ones are left out."""
     archive = open_zip(path)
 
     def reader(member: str) -> Callable[[], bytes]:
         return lambda: archive.read(member)
 
     return {
-        Path(member).name: Picture(f"{path} ({member})", reader(member))
+        member: Picture(f"{path} ({member})", reader(member))
         for member in archive.namelist()
         if Path(member).suffix.lower() in SUFFIXES
+        and not any(part.startswith((".", "__MACOSX")) for part in Path(member).parts)
     }
 
 
@@ -354,7 +367,7 @@ def read_images(
             what = "it is a folder" if path.is_dir() else "there is no such file"
             raise ValueError(f"{path}: expected an image, but {what}.")
         picture = Picture(str(path), path.read_bytes)
-        image = _open(picture)
+        image = open_picture(picture)
         side, grey = image.size, _is_grey(picture)
         inner = pad if pad is not None and side == (pad, pad) else size
         found = torch.from_numpy(_square(picture, inner, channels).copy())
