@@ -25,6 +25,7 @@ ORDER = [
     "draws",
     "apps",
     "data",
+    "sources",
     "export",
     "checkpoint",
     "metrics",

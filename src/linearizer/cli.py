@@ -124,12 +124,13 @@ def _parameter(name: str, annotation: Any, default: Any = None) -> inspect.Param
 def _train_command(name: str) -> Any:
     """``linearizer train NAME``: its flags are the settings of the data, the model and training."""
     from . import apps
-    from .runs import DataSettings
+    from .sources import SOURCES
     from .training import Training
 
     chosen = apps.get(name)
+    source = SOURCES[chosen.source]
     sections = {
-        "data": _flags(DataSettings, skip=("name",)),
+        "data": _flags(source.Settings, skip=("name",)),
         "model": _flags(chosen.Config, skip=chosen.decided),
         "training": _flags(Training, defaults=chosen.training),
     }
@@ -147,6 +148,7 @@ def _train_command(name: str) -> Any:
         "data": Annotated[
             str | None,
             typer.Option(
+                *filter(None, ("--data", source.also)),
                 help="name of a data set (see `linearizer data`), a folder of images, a zip of "
                 f"photos, or a CSV file [default: {chosen.data}]",
                 show_default=False,

@@ -1,8 +1,9 @@
-r"""Families: a condition (here time) ↦ a linear core."""
+r"""Families: a condition (a time, or a style) ↦ a linear core."""
 
 from __future__ import annotations
 
 import abc
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -10,9 +11,17 @@ import torch
 from torch import Tensor, nn
 
 from .nets import MLP
-from .operators import Diagonal, Identity, LowRank, Operator, ScaledIdentityPlusLowRank
+from .operators import (
+    Convolution,
+    Diagonal,
+    Identity,
+    LowRank,
+    MixingConvolution,
+    Operator,
+    ScaledIdentityPlusLowRank,
+)
 
-__all__ = ["Family", "GaussianVelocity", "Leading", "Prediction", "TimeLowRank"]
+__all__ = ["Family", "GaussianVelocity", "Leading", "Prediction", "StyleKernel", "TimeLowRank"]
 
 
 class Family(nn.Module, abc.ABC):
@@ -343,6 +352,88 @@ class _Rates(Family):
         if not singular or 1.0 not in (t0, t1):
             return None
         return Diagonal((_spread(t1, self.moments) / _spread(t0, self.moments)).sqrt())
+
+
+class StyleKernel(Family):
+    r"""The number of a style ↦ a convolution, its kernel from an MLP of the number.
+
+    The MLP sees the number s scaled to [−1, 1], and sin and cos of πks/styles for k up to
+    ``styles``. Between two whole numbers it gives *some* kernel, and between distant ones it passes
+    the styles that lie between: to mix styles, mix their operators.
+
+    Paper: section 4.2 and appendix G.3 (a 4 × 4 kernel from a hypernetwork of the style's index).
+
+    Arguments:
+        styles: How many.
+        image: Coordinates as an image, (C, H, W).
+        kernel: Side of the kernel.
+        mixing: One filter for each pair of channels; otherwise one for each channel.
+        hidden: Width of the hidden layer; at least ``styles``, so that each style is free.
+
+    Example:
+        >>> family = StyleKernel(3, (2, 8, 8), kernel=4)
+        >>> family(1.0), family(torch.tensor([0.0, 2.0])).batch
+        (Convolution(shape=(128, 128)), 2)
+    """
+
+    def __init__(
+        self,
+        styles: int,
+        image: tuple[int, int, int],
+        kernel: int = 4,
+        mixing: bool = False,
+        hidden: int = 16,
+    ) -> None:
+        super().__init__()
+        if min(styles, kernel) < 1 or hidden < styles:
+            raise ValueError(
+                "StyleKernel: expected styles ≥ 1, kernel ≥ 1 and hidden ≥ styles, got "
+                f"{styles}, {kernel} and {hidden}."
+            )
+        self.styles, self.image, self.mixing = styles, image, mixing
+        C = image[0]
+        self.kernel_shape = (C, C, kernel, kernel) if mixing else (C, kernel, kernel)
+        self.net = MLP(1 + 2 * styles, math.prod(self.kernel_shape), hidden, 1)
+        self.assign(torch.stack([self.neutral()] * styles))
+
+    def neutral(self) -> Tensor:
+        """The kernel of the identity."""
+        at = (self.kernel_shape[-1] - 1) // 2
+        kernel = torch.zeros(self.kernel_shape)
+        kernel[..., at, at] = torch.eye(self.image[0]) if self.mixing else 1.0
+        return kernel
+
+    @torch.no_grad()
+    def assign(self, kernels: Tensor) -> None:
+        """Make the kernels of the styles 0, 1, … these, (styles, …): sets the last layer."""
+        last = self.net.layers[-1]
+        assert isinstance(last, nn.Linear)
+        h = self.net.layers[:-1](self._embedded(torch.arange(self.styles).double()))
+        wanted = kernels.flatten(1).to(h)
+        mean = wanted.mean(0)
+        solved = torch.linalg.lstsq(h.double(), (wanted - mean).double(), driver="gelsd").solution
+        last.weight.copy_(solved.mT)
+        last.bias.copy_(mean)
+
+    def kernels(self, c: float | Tensor) -> Tensor:
+        """The kernel of a style, or one for each of (batch,) styles."""
+        made = self.net(self._embedded(_time(c, "StyleKernel")))
+        return made.unflatten(-1, self.kernel_shape)
+
+    def _embedded(self, s: Tensor) -> Tensor:
+        k = torch.pi / self.styles * torch.arange(1, self.styles + 1, device=s.device)
+        angles = s[..., None] * k
+        middle = max(self.styles - 1, 1) / 2
+        inputs = torch.cat([s[..., None] / middle - 1, angles.sin(), angles.cos()], -1)
+        return inputs.to(next(self.parameters()))
+
+    def operator(self, kernel: Tensor, image: tuple[int, int, int] | None = None) -> Operator:
+        """A kernel as an operator, on coordinates of any size."""
+        kind = MixingConvolution if self.mixing else Convolution
+        return kind(kernel, image or self.image)
+
+    def forward(self, c: float | Tensor) -> Operator:
+        return self.operator(self.kernels(c))
 
 
 def _spread(t: Tensor | float, value: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ __all__ = [
     "MLP",
     "Bottleneck",
     "FromVector",
+    "LocalConv",
     "ResidualConv",
     "ToVector",
     "UNet",
@@ -63,6 +64,30 @@ class ResidualConv(nn.Module):
         h = self.first(x)
         for block in self.blocks:
             h = h + block(h)
+        return self.last(h)
+
+
+class LocalConv(nn.Module):
+    r"""3×3 → SiLU, ``blocks`` residual 3×3, 3×3, and no norm: a pixel sees its neighbourhood alone.
+
+    So the rest of the image has no say, and a large image can be taken in parts.
+    """
+
+    def __init__(self, inputs: int, outputs: int, hidden: int = 48, blocks: int = 1) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(inputs, hidden, 3, padding=1)
+        self.blocks = nn.ModuleList(nn.Conv2d(hidden, hidden, 3, padding=1) for _ in range(blocks))
+        self.last = _zeroed(nn.Conv2d(hidden, outputs, 3, padding=1))
+
+    @property
+    def reach(self) -> int:
+        """How many pixels away something may be seen."""
+        return 2 + len(self.blocks)
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.silu(self.first(x))
+        for block in self.blocks:
+            h = h + F.silu(block(h))
         return self.last(h)
 
 

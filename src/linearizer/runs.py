@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from pydantic import Field
 
 from . import apps, data
 from .apps.base import App, Refinement
@@ -30,24 +29,14 @@ from .checkpoint import (
 )
 from .pictures import spectrum
 from .progress import Transfer
-from .settings import Settings, did_you_mean, read_toml, resolve
+from .settings import did_you_mean, read_toml, resolve
+from .sources import SOURCES, DataSettings
 from .training import STATE, Interrupted, Result, Training, fit
 
-__all__ = ["DataSettings", "Opened", "Plan", "certified", "execute", "exported", "opened", "plan",
+__all__ = ["Opened", "Plan", "certified", "execute", "exported", "opened", "plan",
            "planned", "points", "run_data", "spectrum_of"]  # fmt: skip
 
 SECTIONS = ("data", "model", "training")
-
-
-class DataSettings(Settings):
-    """What to train on."""
-
-    name: str = Field(
-        "digits",
-        min_length=1,
-        description="name of a data set, a folder of images, a zip of photos or a CSV file",
-    )
-    size: int | None = Field(None, ge=1, description="side of the images, if not their own")
 
 
 class Plan(NamedTuple):
@@ -78,8 +67,9 @@ def plan(
     tables = _tables(file, app_name) if file is not None else {}
     where = str(file) if file is not None else app_name
     chosen = dict((flags or {}).get("data", {}))
-    if (name := chosen.get("name")) and name not in data.NAMES and Path(name).exists():
-        chosen["name"] = str(Path(name).absolute())  # the run can be used from any folder
+    for key in SOURCES[app.source].paths & chosen.keys():
+        if (name := chosen[key]) and name not in data.NAMES and Path(name).exists():
+            chosen[key] = str(Path(name).absolute())  # the run can be used from any folder
     flags = {**(flags or {}), "data": chosen}
     layers = {s: [named.get(s, {}), tables.get(s, {}), flags.get(s, {})] for s in SECTIONS}
     # Each layer is checked by itself first, so that an error names where it came from.
@@ -87,7 +77,9 @@ def plan(
     resolve(app.Config, f"{where} [model]", model)
     return Plan(
         app,
-        resolve(DataSettings, f"{where} [data]", {"name": app.data}, *layers["data"]),
+        resolve(
+            SOURCES[app.source].Settings, f"{where} [data]", {"name": app.data}, *layers["data"]
+        ),
         model,
         resolve(Training, f"{where} [training]", app.training, *layers["training"]),
     )
@@ -111,9 +103,10 @@ def planned(run: Path, training: Mapping[str, Any] | None = None) -> Plan:
     if config["app"] is None or not isinstance(config.get("training"), dict):
         raise ValueError(f"{run}: the folder holds a model, but not a training run to resume.")
     where = str(run / CONFIG)
+    app = apps.get(config["app"])
     return Plan(
-        apps.get(config["app"]),
-        resolve(DataSettings, f"{where} [data]", config.get("data") or {}),
+        app,
+        resolve(SOURCES[app.source].Settings, f"{where} [data]", config.get("data") or {}),
         dict(config["model"] or {}),
         resolve(Training, f"{where} [training]", config["training"], training or {}),
     )
@@ -146,7 +139,7 @@ def execute(
     app = plan.app
     with Transfer("images") if progress else nullcontext() as transfer:
         seen = transfer.update if transfer is not None else None
-        source = data.load(plan.data.name, root, plan.data.size, progress=seen)
+        source = SOURCES[app.source].load(plan.data, root, seen)
     for note in source.notes:
         say(note)
     facts = app.facts(source)
@@ -290,8 +283,9 @@ def run_data(run: Opened, root: Path | None = None) -> data.Data:
     """The data that a run was trained on."""
     if not run.config.get("data"):
         raise ValueError(f"{run.folder}: its {CONFIG} does not say what it was trained on.")
-    saved = resolve(DataSettings, str(run.folder / CONFIG), run.config.get("data") or {})
-    return data.load(saved.name, root, saved.size)
+    source = SOURCES[run.app.source]
+    saved = resolve(source.Settings, str(run.folder / CONFIG), run.config.get("data") or {})
+    return source.load(saved, root, None)
 
 
 def points(run: Opened, n: int, root: Path | None = None) -> torch.Tensor:

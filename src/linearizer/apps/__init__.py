@@ -13,6 +13,7 @@ __all__ = ["APPS", "app_of", "get"]
 APPS = {
     "flow": "noise to images in one step, and back by the pseudo-inverse",
     "projector": "any image to the nearest one of the data; f(f(x)) = f(x) by architecture",
+    "style": "photos to pictures; a style is an operator to blend, weaken, undo or add",
     "attributes": "images to class scores or attributes, with a rectangular core",
 }
 

@@ -60,8 +60,9 @@ class App:
     refine: Callable[[Any, Any], Refinement | None] | None = None
     #: (model, data) sets what is known in closed form, once, after training
     finish: Callable[[Any, Any], None] | None = None
-    #: The data set that is trained on where none is named.
+    #: The data set that is trained on where none is named, and which kind of source it is.
     data: str = "digits"
+    source: str = "images"
     #: Training settings that differ from the general defaults.
     training: Mapping[str, Any] = field(default_factory=dict)
     #: Named sets of model and training settings, {"name": {"model": …, "training": …}}.

@@ -6,7 +6,7 @@ from .base import Bijection, Chain, Flatten, resized
 from .coupling import AdditiveCoupling, AffineCoupling
 from .mixing import ActNorm, Conv1x1, InvertibleLinear
 from .reshape import PixelShuffle, SpatialSplit2x2, Squeeze
-from .stacks import glow, mlp, revnet, subspace
+from .stacks import glow, mlp, patches, revnet, subspace
 
 __all__ = [
     "ActNorm",
@@ -28,6 +28,7 @@ __all__ = [
     "from_zuko",
     "glow",
     "mlp",
+    "patches",
     "resized",
     "revnet",
     "subspace",

@@ -7,14 +7,14 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ..nets import MLP, Bottleneck, FromVector, ResidualConv, ToVector
+from ..nets import MLP, Bottleneck, FromVector, LocalConv, ResidualConv, ToVector
 from .axes import OnPart, PrincipalAxes
 from .base import Bijection, Chain, Flatten
 from .coupling import AdditiveCoupling, AffineCoupling
 from .mixing import ActNorm, InvertibleLinear
 from .reshape import PixelShuffle, SpatialSplit2x2, Squeeze
 
-__all__ = ["glow", "mlp", "revnet", "subspace"]
+__all__ = ["glow", "mlp", "patches", "revnet", "subspace"]
 
 #: (input channels, output channels) ↦ network
 Conditioner = Callable[[int, int], nn.Module]
@@ -68,6 +68,58 @@ def glow(
     ]
     end: list[Bijection] = [PixelShuffle(inside)] if start else []
     return Chain(*start, *body, *end, Flatten(shape), save_memory=save_memory)
+
+
+def patches(
+    shape: tuple[int, int, int],
+    squeezes: int = 2,
+    blocks: int = 4,
+    hidden: int = 48,
+    depth: int = 1,
+    max_log_scale: float = 1.0,
+    save_memory: bool = False,
+) -> Chain:
+    r"""A stack on images whose coordinates are images again, (4ˢC, H/2ˢ, W/2ˢ), flattened.
+
+    s squeezes make channels of each patch; then each block is as in :func:`glow`, with
+    conditioners that see a neighbourhood only; a last ActNorm sets the zero. Conditioners start at
+    zero, so a fresh g is linear: it bends by training.
+
+    Arguments:
+        shape: (C, H, W), with sides that divide by 2ˢ.
+        squeezes: s.
+        blocks: How many.
+        hidden, depth: Channels and residual layers of each conditioner, ``nets.LocalConv``.
+        max_log_scale: Bound of the couplings' log-scales.
+        save_memory: Activation memory constant in depth (see :class:`Chain`).
+
+    Example:
+        >>> g = patches((3, 16, 8), blocks=1)
+        >>> x = torch.rand(4, 3, 16, 8)
+        >>> g(x).shape, torch.allclose(g.inverse(g(x)), x, atol=1e-5)
+        (torch.Size([4, 384]), True)
+    """
+    _positive("patches", squeezes=squeezes, blocks=blocks, hidden=hidden)
+    _image("patches", shape)
+    start: list[Bijection] = []
+    inside: tuple[int, ...] = tuple(shape)
+    for _ in range(squeezes):
+        start.append(Squeeze(inside))
+        inside = start[-1].out_shape
+    half = inside[0] // 2
+    body: list[Bijection] = [
+        Chain(
+            ActNorm(inside),
+            *(
+                AffineCoupling(inside, LocalConv(half, 2 * half, hidden, depth), side,
+                               max_log_scale)
+                for side in ("first", "second")
+            ),
+            InvertibleLinear(inside),
+        )
+        for _ in range(blocks)
+    ]  # fmt: skip
+    return Chain(*start, *body, ActNorm(inside), Flatten(inside), save_memory=save_memory)
 
 
 def revnet(

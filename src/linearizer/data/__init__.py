@@ -17,6 +17,7 @@ from .dsprites import Sprites
 from .files import Progress, root_folder
 from .images import Batch, Images, load_folder, read_images
 from .photos import Photos
+from .stylised import Stylised
 from .tables import Table, Windows, read_csv, windows
 
 __all__ = [
@@ -27,6 +28,7 @@ __all__ = [
     "Photos",
     "Sprites",
     "Status",
+    "Stylised",
     "Table",
     "Windows",
     "fetch",
@@ -53,8 +55,8 @@ class Data(NamedTuple):
     r"""Three parts of one source, and sentences to print beside results."""
 
     name: str
-    train: Images | Photos | Windows | Sprites
-    val: Images | Photos | Windows | Sprites
+    train: Images | Photos | Stylised | Windows | Sprites
+    val: Images | Photos | Stylised | Windows | Sprites
     test: Images | Photos | Windows | Sprites
     notes: tuple[str, ...]
 

@@ -80,6 +80,10 @@ class Photos:
         """(3, size, size) of one crop of a batch."""
         return 3, self.size, self.size
 
+    def first(self, n: int) -> Photos:
+        """The first n of them."""
+        return Photos(dict(zip(self.names[:n], self._pictures[:n], strict=True)), self.size)
+
     def photo(self, i: int) -> Tensor:
         """Photo number i at its full size, (3, H, W) in [0, 1]."""
         check_index(torch.tensor([i]), len(self), "Photos.photo")
@@ -185,6 +189,15 @@ def load_photos(
     loaded, notes = _checked(source.name, parts, 64 if size is None else size, progress)
     split = f"{len(order):,} photos, split {'/'.join(f'{n:,}' for n in sizes)} by a fixed seed"
     return loaded, (f"{source.name}: {split}", *notes)
+
+
+def one_photo(path: Path, size: int = 64) -> Photos:
+    """A single photo."""
+    if not path.is_file():
+        raise FileNotFoundError(f"load: there is no photo {path.absolute()}.")
+    photos = Photos({path.name: Picture(str(path), path.read_bytes)}, size)
+    open_picture(photos._pictures[0])
+    return photos
 
 
 def _bsds500(root: Path) -> Path | None:

@@ -1,0 +1,137 @@
+r"""Photos beside what style networks make of them: pairs of crops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from .images import check_index
+from .photos import Photos
+
+__all__ = ["Pair", "Stylised"]
+
+#: Longer photos are shrunk to this side: style networks are made for strokes of a few pixels.
+LONGEST = 640
+#: Bytes of stylised photos that are kept; others are made again each time.
+KEPT = 2 << 30
+
+
+class Pair(NamedTuple):
+    r"""Crops before and after: x and y (n, 3, size, size) in [0, 1], and which style made y."""
+
+    x: Tensor
+    y: Tensor
+    style: Tensor  #: (n,); the number of styles stands for none: y is x
+    judge: Any = None  #: (x, y) ↦ how different they look, (n,); None where it is not known
+
+
+@final
+class Stylised:
+    r"""Crops of photos with each style: style and place of a crop follow from its number alone.
+
+    A style network sees a whole photo, as it will in use, when a crop of its result is first asked
+    for; results are kept as bytes, up to 2 GB. One more style, the last, leaves photos as they are.
+
+    Arguments:
+        photos: What is stylised.
+        styles: Networks (1, 3, H, W) → (1, 3, H, W) by name.
+        size: Side of the crops.
+        crops: Of each photo and style; 1 is the centre.
+        judge: Handed on with each pair.
+
+    Example:
+        >>> import io
+        >>> from PIL import Image
+        >>> from linearizer.data.images import Picture
+        >>> Image.new("RGB", (80, 60), "white").save(file := io.BytesIO(), "png")
+        >>> photos = Photos({"white": Picture("white.png", file.getvalue)})
+        >>> data = Stylised(photos, {"dark": lambda x: x / 2}, size=32, crops=4)
+        >>> x, y, style, _ = data.batch(torch.tensor([0, 7]))
+        >>> len(data), style.tolist(), y.amax((1, 2, 3)).sub(x.amax((1, 2, 3))).tolist()
+        (8, [0, 1], [-0.4980..., 0.0])
+    """
+
+    def __init__(
+        self,
+        photos: Photos,
+        styles: Mapping[str, Callable[[Tensor], Tensor]],
+        size: int,
+        crops: int = 64,
+        judge: Any = None,
+    ) -> None:
+        if min(size, crops, len(photos)) < 1:
+            raise ValueError(
+                "Stylised: expected photos, and crops of a size and number of 1 or more, got "
+                f"{len(photos)} photos, size {size} and {crops} crops."
+            )
+        self.photos, self.names, self.size, self.crops = photos, tuple(styles), size, crops
+        self.judge = judge
+        self._nets = tuple(styles.values())
+        self._made: dict[tuple[int, int], Tensor] = {}
+        self._kept = 0
+
+    def __len__(self) -> int:
+        return len(self.photos) * (len(self.names) + 1) * self.crops
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(3, size, size) of one crop."""
+        return 3, self.size, self.size
+
+    def batch(self, index: Tensor) -> Pair:
+        """The crops of these numbers (n,)."""
+        check_index(index, len(self), "Stylised")
+        x = torch.empty(len(index), 2, 3, self.size, self.size)
+        style = index // self.crops % (len(self.names) + 1)
+        photo = index // self.crops // (len(self.names) + 1)
+        for out, number, i, s in zip(
+            x, index.tolist(), photo.tolist(), style.tolist(), strict=True
+        ):
+            both = torch.stack([self._bytes(i, len(self.names)), self._bytes(i, s)])
+            out.copy_(self._cut(both, number))
+        x /= 255
+        return Pair(x[:, 0].contiguous(), x[:, 1].contiguous(), style, self.judge)
+
+    def _cut(self, both: Tensor, number: int) -> Tensor:
+        height, width = both.shape[-2:]
+        side = min(self.size, height, width)
+        if self.crops == 1:
+            top, left = (height - side) // 2, (width - side) // 2
+        else:
+            generator = torch.Generator().manual_seed(number)
+            down, right = torch.rand(2, generator=generator).tolist()
+            top, left = int(down * (height - side + 1)), int(right * (width - side + 1))
+        cut = both[..., top : top + side, left : left + side].to(torch.float32)
+        if side < self.size:
+            cut = F.interpolate(cut, (self.size, self.size), mode="bicubic").clamp_(0, 255)
+        return cut
+
+    def _bytes(self, i: int, style: int) -> Tensor:
+        """Photo i in a style, (3, H, W) uint8."""
+        if (i, style) in self._made:
+            return self._made[i, style]
+        if style == len(self.names):
+            x = shrunk(self.photos.photo(i))
+        else:
+            before = self._bytes(i, len(self.names)).to(torch.float32)[None] / 255
+            with torch.no_grad():
+                x = self._nets[style](before)[0]
+        made = x.clamp(0, 1).mul(255).round().to(torch.uint8)
+        if self._kept + made.numel() <= KEPT:
+            self._made[i, style] = made
+            self._kept += made.numel()
+        return made
+
+
+def shrunk(photo: Tensor, longest: int = LONGEST) -> Tensor:
+    """A photo (3, H, W), made smaller where its longer side is above ``longest``."""
+    height, width = photo.shape[-2:]
+    share = longest / max(height, width)
+    if share >= 1:
+        return photo
+    sides = max(1, round(share * height)), max(1, round(share * width))
+    return F.interpolate(photo[None], sides, mode="bilinear", antialias=True)[0]
