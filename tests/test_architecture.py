@@ -37,6 +37,7 @@ ORDER = [
     "runs",
     "sampling",
     "projecting",
+    "stylizing",
     "baselines",
     "evaluation",
     "quickstart",

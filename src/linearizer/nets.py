@@ -11,6 +11,7 @@ __all__ = [
     "MLP",
     "Bottleneck",
     "FromVector",
+    "ImageNorm",
     "LocalConv",
     "ResidualConv",
     "ToVector",
@@ -67,27 +68,56 @@ class ResidualConv(nn.Module):
         return self.last(h)
 
 
-class LocalConv(nn.Module):
-    r"""3×3 → SiLU, ``blocks`` residual 3×3, 3×3, and no norm: a pixel sees its neighbourhood alone.
+class ImageNorm(nn.Module):
+    r"""Each channel of each image to mean 0 and variance 1, then scaled and shifted.
 
-    So the rest of the image has no say, and a large image can be taken in parts.
+    These statistics are all that a pixel learns of the rest of its image. Parts of one image are
+    treated as the whole is, if ``held`` has its statistics; a pass with ``recording`` sets them.
+    """
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.recording = False
+        self.held: tuple[Tensor, Tensor] | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        if self.recording:
+            mean = x.mean((-2, -1), keepdim=True)
+            self.held = mean, (x - mean).square().mean((-2, -1), keepdim=True)
+        if self.held is None:
+            return torch.group_norm(x, len(self.weight), self.weight, self.bias)
+        mean, variance = self.held
+        scale = self.weight[:, None, None] * torch.rsqrt(variance + 1e-5)
+        return torch.addcmul(self.bias[:, None, None] - mean * scale, x, scale)
+
+
+class LocalConv(nn.Module):
+    r"""3×3 → SiLU, ``blocks`` residual 3×3 behind an :class:`ImageNorm`, 3×3.
+
+    A pixel sees its neighbourhood, and of the rest of its image mean and variance only: a large
+    image can be taken in parts.
     """
 
     def __init__(self, inputs: int, outputs: int, hidden: int = 48, blocks: int = 1) -> None:
         super().__init__()
         self.first = nn.Conv2d(inputs, hidden, 3, padding=1)
-        self.blocks = nn.ModuleList(nn.Conv2d(hidden, hidden, 3, padding=1) for _ in range(blocks))
+        self.blocks = nn.ModuleList(
+            nn.Sequential(ImageNorm(hidden), nn.Conv2d(hidden, hidden, 3, padding=1), nn.SiLU())
+            for _ in range(blocks)
+        )
         self.last = _zeroed(nn.Conv2d(hidden, outputs, 3, padding=1))
 
     @property
     def reach(self) -> int:
-        """How many pixels away something may be seen."""
+        """How many pixels away something may be seen, apart from those statistics."""
         return 2 + len(self.blocks)
 
     def forward(self, x: Tensor) -> Tensor:
         h = F.silu(self.first(x))
         for block in self.blocks:
-            h = h + F.silu(block(h))
+            h = h + block(h)
         return self.last(h)
 
 

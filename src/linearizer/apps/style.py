@@ -48,13 +48,16 @@ class Config(Settings):
     squeezes: int = Field(2, ge=1, le=4, description="halvings of the image (patches)")
     blocks: int = Field(2, ge=1, description="blocks of g_x")
     output_blocks: int = Field(4, ge=1, description="blocks of g_y")
-    hidden: int = Field(48, ge=1, description="channels of the conditioners")
+    hidden: int = Field(64, ge=1, description="channels of the conditioners")
     depth: int = Field(1, ge=0, description="residual layers of the conditioners (patches)")
     mixing: bool = Field(True, description="a kernel that mixes channels, or one for each")
     kernel: int = Field(3, ge=1, description="side of the kernel")
     hypernetwork: int = Field(16, ge=1, description="width of the network that makes kernels")
     pixel: float = Field(1.0, ge=0, description="weight of |f(x) − y|")
     perceptual: float = Field(0.5, ge=0, description="weight of LPIPS, where its weights are there")
+    condition: float = Field(
+        0.003, ge=0, description="weight that keeps operators far from singular (mixing)"
+    )
     save_memory: bool = Field(False, description="activation memory constant in depth")
 
 
@@ -205,6 +208,20 @@ class Style(nn.Module):
             values = A._multiplier().abs()
         return float(values.max() / values.min())
 
+    def spread(self, kernels: Tensor) -> Tensor:
+        r"""Mean of log(‖A_ω‖²‖A_ω⁻¹‖²/C²) over 8 × 8 frequencies ω; 0 where A is a rotation."""
+        C = self.family.image[0]
+        A = self.family.operator(kernels, (C, 8, 8))
+        assert isinstance(A, MixingConvolution)
+        blocks = A._blocks()
+        norms = [X.abs().square().sum((-2, -1)) / C for X in (blocks, torch.linalg.inv(blocks))]
+        return (norms[0] * norms[1]).log().mean()
+
+    def kernels(self) -> Tensor:
+        """Those of all styles that are trained, the photo's last."""
+        numbers = torch.arange(len(self.config.names)).double()
+        return torch.cat([self.family.kernels(numbers), self.plain[None]])
+
     def initialize(self, batch: Any) -> None:
         """ActNorm of both g from photos and pictures; then each kernel by least squares."""
         draw = Draw(0)
@@ -272,7 +289,7 @@ class Style(nn.Module):
                 f"style: {name!r} is a style of this model already. Choose another name."
             )
         names = (*(n for n in self.config.added if n != name), name)
-        model = Style(self.config.model_copy(update={"added": names}))
+        model = Style(self.config.model_copy(update={"added": names})).to(self.plain)
         model.load_state_dict({**self.state_dict(), f"added.{name}": kernel})
         return model.eval()
 
@@ -307,28 +324,31 @@ def _last_shift(g: Bijection) -> Any:
     return layers[-2] if hasattr(layers[-2], "log_scale") else None
 
 
-def _drawn(model: Style, batch: Any) -> Tensor:
+def _drawn(model: Style, batch: Any, kernels: Tensor) -> Tensor:
     """f of each photo in the style of its pair."""
-    styles = len(model.config.names)
-    table = torch.cat([model.family.kernels(torch.arange(styles).double()), model.plain[None]])
-    return model.map(table[batch.style], batch.x.shape[1:])(batch.x)
+    return model.map(kernels[batch.style], batch.x.shape[1:])(batch.x)
 
 
 def loss(model: Style, batch: Any, draw: Draw) -> dict[str, Tensor]:
-    r"""pixel·|f_s(x) − y| + perceptual·LPIPS(f_s(x), y), y the style network's picture."""
-    config = model.config
-    made = _drawn(model, batch)
+    r"""pixel·|f_s(x) − y| + perceptual·LPIPS(f_s(x), y), y the style network's picture.
+
+    And condition·spread(A), so that styles can be undone.
+    """
+    config, kernels = model.config, model.kernels()
+    made = _drawn(model, batch, kernels)
     terms = {"pixel": config.pixel * (made - batch.y).abs().mean()}
     if batch.judge is not None and config.perceptual:
         # A little beyond the range, so that gradients lead back into it.
         seen = made.clamp(-0.2, 1.2)
         terms["perceptual"] = config.perceptual * batch.judge(seen, batch.y).mean()
+    if config.condition and config.mixing:
+        terms["condition"] = config.condition * model.spread(kernels)
     return terms
 
 
 def measure(model: Style, batch: Any, draw: Draw) -> dict[str, Tensor]:
     """PSNR and LPIPS to the style network's picture, or to the photo itself where y is one."""
-    made = _drawn(model, batch).clamp(0, 1)
+    made = _drawn(model, batch, model.kernels()).clamp(0, 1)
     error = (made - batch.y).flatten(1).square().mean(1)
     rows = {"psnr": -10 * error.clamp_min(1e-10).log10()}
     if batch.judge is not None:
@@ -350,7 +370,7 @@ def preview(model: Style, data: Any, path: Path) -> None:
     rows, labels = [], []
     for s in (len(styles), *range(len(styles))):
         batch = val.batch(each + s)
-        rows += [batch.y, _drawn(model, batch).clamp(0, 1)]
+        rows += [batch.y, _drawn(model, batch, model.kernels()).clamp(0, 1)]
         labels += ["photo" if s == len(styles) else f"{styles[s]}, network", "f"]
     image_grid(path, rows, labels, [], "Style networks, and one pair of g with an operator each")
 
@@ -369,7 +389,7 @@ APP = App(
     preview=preview,
     data="bsds500",
     source="stylised",
-    training={"steps": 3000, "batch": 8, "rate": 2e-3, "validate_every": 500},
+    training={"steps": 2400, "batch": 8, "rate": 2e-3, "ema": 0.995, "validate_every": 600},
     presets={
         "paper": {
             "model": {

@@ -82,8 +82,8 @@ def patches(
     r"""A stack on images whose coordinates are images again, (4ˢC, H/2ˢ, W/2ˢ), flattened.
 
     s squeezes make channels of each patch; then each block is as in :func:`glow`, with
-    conditioners that see a neighbourhood only; a last ActNorm sets the zero. Conditioners start at
-    zero, so a fresh g is linear: it bends by training.
+    conditioners that see a neighbourhood and statistics of the image; a last ActNorm sets the
+    zero. Conditioners start at zero, so a fresh g is linear: it bends by training.
 
     Arguments:
         shape: (C, H, W), with sides that divide by 2ˢ.

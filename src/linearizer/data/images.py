@@ -349,6 +349,11 @@ def pixels_of(picture: Picture, size: int, channels: int) -> Tensor:
     return torch.from_numpy(_square(picture, size, channels).copy()).to(torch.float32).div_(255)
 
 
+def pixels_of_photo(picture: Picture) -> Tensor:
+    """A whole picture in colour, (3, H, W) bytes."""
+    return torch.from_numpy(np.array(upright(picture, 3))).permute(2, 0, 1)
+
+
 def read_images(
     paths: Sequence[str | Path], shape: tuple[int, ...], pad: int | None = None
 ) -> tuple[Tensor, list[str]]:

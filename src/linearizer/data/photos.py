@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, final
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -18,9 +17,9 @@ from .images import (
     check_index,
     folder_pictures,
     open_picture,
+    pixels_of_photo,
     shuffled,
     threads,
-    upright,
     zip_pictures,
 )
 
@@ -129,7 +128,7 @@ class Photos:
         """The pixels of photo i, (3, H, W) uint8."""
         if i in self._pixels:
             return self._pixels[i]
-        pixels = torch.from_numpy(np.array(upright(self._pictures[i], 3))).permute(2, 0, 1)
+        pixels = pixels_of_photo(self._pictures[i])
         if self._kept + pixels.numel() <= KEPT:
             self._pixels[i] = pixels
             self._kept += pixels.numel()

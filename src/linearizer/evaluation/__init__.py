@@ -2,5 +2,6 @@
 
 from .flow import flow
 from .projector import projector
+from .style import style
 
-__all__ = ["flow", "projector"]
+__all__ = ["flow", "projector", "style"]

@@ -12,7 +12,8 @@ from ..data import root_folder
 from ..perceptual import LPIPS, load_lpips
 from ..runs import Opened
 
-__all__ = ["Say", "lpips_or_why", "result_folder", "rounded", "write_table"]
+__all__ = ["Say", "lpips_or_why", "result_folder", "rounded", "teacher_folder",
+           "write_table"]  # fmt: skip
 
 Say = Callable[[str], None]
 
@@ -23,6 +24,12 @@ def lpips_or_why(root: Path | None) -> tuple[LPIPS | None, str]:
         return load_lpips("alex", root_folder(root) / "lpips"), ""
     except (ValueError, OSError) as error:
         return None, f"not measured: {error}"
+
+
+def teacher_folder(config: Mapping[str, Any], root: Path | None) -> Path:
+    """Where the style networks are that a run learned from."""
+    named = (config.get("data") or {}).get("teachers")
+    return Path(named) if named else root_folder(root) / "style_models"
 
 
 def result_folder(one: Opened, out: Path | None) -> Path:
