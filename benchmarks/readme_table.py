@@ -22,6 +22,7 @@ def rows() -> list[tuple[str, str, str]]:
     tour, fit = read("quickstart"), read("finite_fit")
     flow, short = read("flow")["mnist-flow"], read("short_flow")
     project = read("projector")["mnist-projector"]
+    style = read("style")["styles"]
     unet, collapse = read("unet_flow")["fid"], read("collapse")
     actions = read("structured_operators")["actions"]
     memory, glow = read("memory_depth")["rows"], read("glow_step")["cases"]
@@ -64,6 +65,14 @@ def rows() -> list[tuple[str, str, str]]:
             f"{project['projected']['noise 1']['share_confident']:.0%} at σ = 1, in "
             f"{sum(n > 0 for n in project['projected']['noise 1']['classes'])} classes (test "
             f"digits: {project['projected']['test digits as they are']['share_confident']:.0%})",
+        ),
+        (
+            f"styles on {style['photos']} held-out photos, shipped: LPIPS to the style network "
+            "(best linear filter), mean of four; undone; time of the network over ours",
+            "`linearizer evaluate style`",
+            f"{mean(style, 'ours'):.3f} ({mean(style, 'linear'):.3f}); at least "
+            f"{min(r['psnr'] for r in style['undo'].values()):.0f} dB; "
+            f"{style['seconds']['256']['network_over_ours']:.1f}× at 256×256",
         ),
         (
             "the flow's training for "
@@ -123,6 +132,11 @@ def rows() -> list[tuple[str, str, str]]:
             f"largest error {fit['sup_error']:.0e}",
         ),
     ]
+
+
+def mean(style: dict, way: str) -> float:
+    rows = [row[way]["lpips"] for row in style["fidelity"].values()]
+    return sum(rows) / len(rows)
 
 
 def table() -> str:
@@ -329,6 +343,79 @@ def put(path: Path, mark: str, text: str) -> None:
     print(f"wrote the table of {path.name}")
 
 
+def style_table() -> str:
+    """The shipped styles beside their networks; one photo alone; the paper's recipe."""
+    found = read("style")
+    ours = found["styles"]
+    has = {key: found[key] for key in ("paper", "single") if key in found}
+    minutes = read("shipped")["styles"]["cpu_minutes"]
+    lines = [
+        f"{ours['photos']} held-out photos; {ours['parameters']:,} parameters, "
+        f"{minutes:.0f} minutes of one core.",
+        "",
+        "| style | ours | linear | the photo itself | condition number | undone, exact | "
+        "undone, from 8 bits |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for name, row in ours["fidelity"].items():
+        marks = " | ".join(
+            f"{row[way]['psnr']:.1f} dB, {row[way]['lpips']:.3f}"
+            for way in ("ours", "linear", "photo")
+        )
+        undo = ours["undo"][name]
+        lines.append(
+            f"| {name} | {marks} | {ours['condition_number'][name]:.0f} | "
+            f"{undo['psnr']:.0f} dB | {undo['psnr_of_8_bits']:.1f} dB |"
+        )
+    lines += ["", f"The operator `photo` gives the photo back at {ours['photo']['psnr']:.1f} dB."]
+    for name, row in ours.get("new_style", {}).items():
+        ways = "; ".join(
+            f"{way} {r['psnr']:.1f} dB, LPIPS {r['lpips']:.3f}"
+            for way, r in row.items()
+            if isinstance(r, dict)
+        )
+        lines += ["", f"A new style, {name}, in {row['seconds']:.1f} s: {ways}."]
+    blend = ours["blend"]
+    lines += [
+        "",
+        f"| {blend['from']} → {blend['to']} | largest step over mean step (LPIPS) | "
+        f"away from the start all the way | nearest to {blend['between_by_number']} on the way |",
+        "|---|---|---|---|",
+    ]
+    for way in ("operator", "pixels", "index"):
+        row = blend[way]
+        lines.append(
+            f"| by {way} | {row['largest_over_mean']:.2f} | "
+            f"{row['monotone_share_of_photos']:.0%} of photos | "
+            f"{min(row['to_the_style_between']):.3f} |"
+        )
+    times = ours["seconds"]
+    lines += [
+        "",
+        "Time of a photo, the style network's over ours: "
+        + ", ".join(f"{times[n]['network_over_ours']:.2f}× at {n}×{n}" for n in ("256", "1024"))
+        + f". Blending {times['blend']['styles']} styles adds "
+        f"{max(0.0, times['blend']['share_of_256']):.2%} at 256×256.",
+    ]
+    if "single" in has:
+        rows = has["single"]
+        names = list(next(iter(rows.values()))["psnr"])
+        lines += ["", f"| one photo alone | {' | '.join(names)} | training, one core |",
+                  "|---" * (2 + len(names)) + "|"]  # fmt: skip
+        for name, row in rows.items():
+            marks = " | ".join(f"{row['psnr'][n]:.1f} dB" for n in names)
+            lines.append(f"| {name} | {marks} | {row['cpu_seconds'] / 60:.0f} min |")
+    if "paper" in has:
+        row = has["paper"]
+        marks = "; ".join(
+            f"{n} {r['ours']['psnr']:.1f} dB, LPIPS {r['ours']['lpips']:.3f}"
+            for n, r in row["fidelity"].items()
+        )
+        lines += ["", f"`paper` on {row['photos']} of these photos, "
+                  f"{row['cpu_seconds'] / 60:.0f} minutes of one core: {marks}."]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     put(README, "benchmarks", table())
     put(DOCS / "training.md", "loop", loop_table())
@@ -336,6 +423,7 @@ def main() -> None:
     put(DOCS / "flow.md", "unet", unet_table())
     put(DOCS / "flow.md", "collapse", collapse_table())
     put(DOCS / "projector.md", "projector", projector_table())
+    put(DOCS / "style.md", "style", style_table())
 
 
 if __name__ == "__main__":

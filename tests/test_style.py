@@ -364,8 +364,9 @@ def test_undoing_goes_through_a_file_of_numbers(trained, tmp_path):
     image = tmp_path / "photo.png"
     Image.fromarray(photo(3, 32, 48)).save(image)
     out, numbers = tmp_path / "out.png", tmp_path / "out.safetensors"
-    run("stylize", trained / "run", image, "--style", "mosaic", "-o", out, "--tensor", numbers)
-    told = run("stylize", trained / "run", numbers, "--style", "mosaic", "--undo",
+    twice = ("--style", "mosaic", "--times", 2)
+    run("stylize", trained / "run", image, *twice, "-o", out, "--tensor", numbers)
+    told = run("stylize", trained / "run", numbers, *twice, "--undo",
                "-o", tmp_path / "back.png", "--json")  # fmt: skip
     assert told.exit_code == 0, told.output
     assert json.loads(told.stdout)["condition_number"] > 1

@@ -745,6 +745,7 @@ def stylize(
     undo: Annotated[
         bool, typer.Option("--undo", help="the photo of a picture in this style, by f†")
     ] = False,
+    times: Annotated[int, typer.Option(min=1, help="apply it again to its own result")] = 1,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -769,7 +770,7 @@ def stylize(
         result = stylizing.strip(run, photos[0] if photos else None, *strip, strength, out)
         _report(result, "", as_json)
         return
-    result = stylizing.stylize(run, photos, style, strength, undo, out, tensor)
+    result = stylizing.stylize(run, photos, style, strength, undo, times, out, tensor)
     parts = " + ".join(f"{w:g}*{name}" for name, w in result["style"].items())
     text = f"{parts}, strength {strength:g}; condition number {result['condition_number']:.2g}"
     _report(result, text, as_json)

@@ -151,10 +151,14 @@ def stylize(
     style: str | None = None,
     strength: float = 1.0,
     undo: bool = False,
+    times: int = 1,
     out: Path | None = None,
     tensor: Path | None = None,
 ) -> dict[str, Any]:
-    """Photos in a style or a blend of styles; or, to undo it, the photos of such pictures."""
+    """Photos in a style or a blend of styles; or, to undo it, the photos of such pictures.
+
+    With ``times`` f is applied to its own result, or undone as often.
+    """
     model: Style = style_model(run).model
     named = style or model.config.names[0]
     kernel = model.blend(named, strength).detach()
@@ -180,14 +184,16 @@ def stylize(
         _, H, W = image.shape
         if H * W > WHOLE and model.reach is not None:
             notes.append(f"{place.name}: {W}×{H} pixels, taken in tiles of {TILE}")
-        made = render(model, kernel, image, undo)
+        made = image
+        for _ in range(times):
+            made = render(model, kernel, made, undo)
         _write(place, made)
         if tensor is not None:
             written(tensor)
             write_tensors(tensor, {"image": made.contiguous()}, {"style": named})
     files = [*places, *([tensor] if tensor is not None else [])]
     return {
-        "style": weights, "strength": strength, "undo": undo, "condition_number": condition,
+        "style": weights, "strength": strength, "undo": undo, "times": times, "condition_number": condition,
         "notes": notes, "files": [str(f) for f in files],
     }  # fmt: skip
 

@@ -48,7 +48,7 @@ class Config(Settings):
     squeezes: int = Field(2, ge=1, le=4, description="halvings of the image (patches)")
     blocks: int = Field(2, ge=1, description="blocks of g_x")
     output_blocks: int = Field(4, ge=1, description="blocks of g_y")
-    hidden: int = Field(64, ge=1, description="channels of the conditioners")
+    hidden: int = Field(48, ge=1, description="channels of the conditioners")
     depth: int = Field(1, ge=0, description="residual layers of the conditioners (patches)")
     mixing: bool = Field(True, description="a kernel that mixes channels, or one for each")
     kernel: int = Field(3, ge=1, description="side of the kernel")
@@ -389,13 +389,15 @@ APP = App(
     preview=preview,
     data="bsds500",
     source="stylised",
-    training={"steps": 2400, "batch": 8, "rate": 2e-3, "ema": 0.995, "validate_every": 600},
+    training={"steps": 2000, "batch": 8, "rate": 2e-3, "ema": 0.995, "validate_every": 600},
     presets={
         "paper": {
             "model": {
                 "g": "glow", "blocks": 6, "output_blocks": 6, "hidden": 16, "mixing": False,
                 "kernel": 4, "perceptual": 0.0,
             },
+            "training": {"steps": 1200, "rate": 1e-3},
         },
+        "single": {"model": {"perceptual": 0.1}, "training": {"steps": 800}},
     },
 )  # fmt: skip
