@@ -303,6 +303,11 @@ def projector_table() -> str:
             f"{'–' if exact is None else f'{max(exact.values()):.0e}'} | "
             f"{noise['share_confident']:.0%}, {classes} classes |"
         )
+    own = found.get("ign", {}).get("projected", {}).get("noise of its training")
+    if own is not None:
+        count = sum(n > 0 for n in own["classes"])
+        lines += ["", f"Of the noise that IGN was trained on it makes {own['share_confident']:.0%} "
+                  f"confident digits, of {count} classes."]  # fmt: skip
     ranks = ours["reconstruction_by_rank"]
     lines += [
         "",

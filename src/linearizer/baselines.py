@@ -13,7 +13,7 @@ from .draws import Draw
 from .nets import FromVector, ToVector
 from .training import Loss, Training, fit
 
-__all__ = ["Autoencoder", "autoencoder_loss", "ign_loss", "train_for"]
+__all__ = ["Autoencoder", "autoencoder_loss", "ign_loss", "ign_noise", "train_for"]
 
 
 class Autoencoder(nn.Module):
@@ -44,6 +44,11 @@ def autoencoder_loss(model: nn.Module, batch: Any, draw: Draw) -> dict[str, Tens
     return {"reconstruction": (model(batch.x) - batch.x).flatten(1).square().sum(1).mean()}
 
 
+def ign_noise(x: Tensor, draw: Draw) -> Tensor:
+    """What an idempotent generative network is trained to make images of."""
+    return 0.5 + 0.3 * draw.normal(x)
+
+
 def ign_loss(model: nn.Module, batch: Any, draw: Draw) -> dict[str, Tensor]:
     r"""Idempotency by training: 20·‖f(x) − x‖ + 20·‖f′(f(z)) − f(z)‖ − 2.5·‖f(f′(z)) − f′(z)‖.
 
@@ -54,7 +59,7 @@ def ign_loss(model: nn.Module, batch: Any, draw: Draw) -> dict[str, Tensor]:
     """
     x = batch.x
     fixed = copy.deepcopy(model).requires_grad_(False)
-    z = 0.5 + 0.3 * draw.normal(x)
+    z = ign_noise(x, draw)
     fx, fz = model(x), model(z)
     kept = fz.detach()
     rec = (fx - x).abs().flatten(1).mean(1)

@@ -193,8 +193,8 @@ def stylize(
             write_tensors(tensor, {"image": made.contiguous()}, {"style": named})
     files = [*places, *([tensor] if tensor is not None else [])]
     return {
-        "style": weights, "strength": strength, "undo": undo, "times": times, "condition_number": condition,
-        "notes": notes, "files": [str(f) for f in files],
+        "style": weights, "strength": strength, "undo": undo, "times": times,
+        "condition_number": condition, "notes": notes, "files": [str(f) for f in files],
     }  # fmt: skip
 
 

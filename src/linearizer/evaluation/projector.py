@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from ..apps.projector import Projection, join, meet, strokes
-from ..baselines import Autoencoder, autoencoder_loss, ign_loss, train_for
+from ..baselines import Autoencoder, autoencoder_loss, ign_loss, ign_noise, train_for
 from ..data import root_folder
 from ..data.images import pixels_of, zip_pictures
 from ..draws import Draw
@@ -293,6 +293,8 @@ def baseline(
     source = run_data(one, root)
     x = _all(source.test)
     inputs, _ = _inputs(x, root)
+    if name == "ign":
+        inputs = {**inputs, "noise of its training": ign_noise(x[:1000], Draw(11))}
     width, loss = BASELINES[name]
     torch.manual_seed(0)
     shape: Any = tuple(one.model.target.shape)
