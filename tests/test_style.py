@@ -16,6 +16,7 @@ from linearizer.cli import app
 from linearizer.data.images import Picture
 from linearizer.data.photos import Photos
 from linearizer.data.stylised import Pair, Stylised
+from linearizer.draws import Draw
 from linearizer.families import StyleKernel
 from linearizer.nets import ImageNorm
 from linearizer.operators import MixingConvolution
@@ -222,6 +223,39 @@ def test_large_photos_are_taken_in_tiles(monkeypatch):
     torch.set_default_dtype(torch.float32)
     made_of = stylizing.render(model, kernel.float(), in_bytes)
     assert made_of.dtype == torch.uint8 and made_of.shape == x.shape
+
+
+class Judge:
+    """Stands for LPIPS: three layers of features, and their distance."""
+
+    def activations(self, x):
+        return [x, x[:, :, ::2, ::2], x.square()]
+
+    def __call__(self, x, y):
+        return (x - y).square().mean((1, 2, 3))
+
+
+def test_textures_count_late_and_wherever_they_are():
+    model, judge = made(), Judge()
+    pair = source().batch(torch.arange(8))
+    x, y = (t.double() for t in pair[:2])
+    batch = Pair(x, y, pair.style, judge)
+    early, late = (style.loss(model, batch, Draw(0, done=d)) for d in (0.5, 0.9))
+    assert set(early) == {"pixel", "perceptual", "condition"}
+    assert set(late) == {*early, "texture"} and float(late["texture"].detach()) > 0
+    assert set(style.loss(model, Pair(x, y, pair.style), Draw(0))) == {"pixel", "condition"}
+    moved = y.roll((2, 4), (2, 3))
+    assert style.texture(judge, moved, y) < 1e-9 < style.texture(judge, x, y)
+
+
+def test_the_spread_of_a_rotation_is_none():
+    model = made()
+    rotation = torch.linalg.qr(torch.randn(48, 48))[0]
+    kernel = model.family.neutral()
+    kernel[..., 1, 1] = rotation
+    assert abs(float(model.spread(kernel))) < 1e-9
+    assert model.condition(kernel) == pytest.approx(1.0)
+    assert float(model.spread(model.kernel("candy").detach())) > 0.01
 
 
 def test_kernels_come_from_a_network_of_the_number():

@@ -55,6 +55,9 @@ class Config(Settings):
     hypernetwork: int = Field(16, ge=1, description="width of the network that makes kernels")
     pixel: float = Field(1.0, ge=0, description="weight of |f(x) − y|")
     perceptual: float = Field(0.5, ge=0, description="weight of LPIPS, where its weights are there")
+    texture: float = Field(
+        0.2, ge=0, description="weight of the Gram matrices of its features, late in training"
+    )
     condition: float = Field(
         0.003, ge=0, description="weight that keeps operators far from singular (mixing)"
     )
@@ -329,10 +332,34 @@ def _drawn(model: Style, batch: Any, kernels: Tensor) -> Tensor:
     return model.map(kernels[batch.style], batch.x.shape[1:])(batch.x)
 
 
+#: Share of the training after which textures count, more and more.
+LATE = 0.6
+
+
+def texture(judge: Any, x: Tensor, y: Tensor) -> Tensor:
+    r"""Mean of ‖G(x) − G(y)‖²/‖G(y)‖² over three layers, G the Gram matrix of the features.
+
+    Strokes that fall elsewhere than the style network's count as much as its own do.
+    """
+    total = x.new_zeros(())
+    with torch.no_grad():
+        wanted = [_gram(h) for h in judge.activations(y)[:3]]
+    for h, G in zip(judge.activations(x), wanted, strict=False):
+        error = (_gram(h) - G).square().sum((1, 2)) / G.square().sum((1, 2))
+        total = total + error.mean() / 3
+    return total
+
+
+def _gram(h: Tensor) -> Tensor:
+    flat = h.flatten(2)
+    return flat @ flat.mT / flat.shape[2]
+
+
 def loss(model: Style, batch: Any, draw: Draw) -> dict[str, Tensor]:
     r"""pixel·|f_s(x) − y| + perceptual·LPIPS(f_s(x), y), y the style network's picture.
 
-    And condition·spread(A), so that styles can be undone.
+    And condition·spread(A), so that styles can be undone; and late in training, where strokes are
+    in place, textures.
     """
     config, kernels = model.config, model.kernels()
     made = _drawn(model, batch, kernels)
@@ -341,6 +368,9 @@ def loss(model: Style, batch: Any, draw: Draw) -> dict[str, Tensor]:
         # A little beyond the range, so that gradients lead back into it.
         seen = made.clamp(-0.2, 1.2)
         terms["perceptual"] = config.perceptual * batch.judge(seen, batch.y).mean()
+        if config.texture and draw.done > LATE:
+            share = (draw.done - LATE) / (1 - LATE)
+            terms["texture"] = config.texture * share * texture(batch.judge, seen, batch.y)
     if config.condition and config.mixing:
         terms["condition"] = config.condition * model.spread(kernels)
     return terms
@@ -394,10 +424,10 @@ APP = App(
         "paper": {
             "model": {
                 "g": "glow", "blocks": 6, "output_blocks": 6, "hidden": 16, "mixing": False,
-                "kernel": 4, "perceptual": 0.0,
+                "kernel": 4, "perceptual": 0.0, "texture": 0.0,
             },
             "training": {"steps": 1200, "rate": 1e-3},
         },
-        "single": {"model": {"perceptual": 0.1}, "training": {"steps": 800}},
+        "single": {"model": {"perceptual": 0.1, "texture": 0.0}, "training": {"steps": 800}},
     },
 )  # fmt: skip
