@@ -1,12 +1,12 @@
 """The tables of docs/projector.md: the shipped projector, other recipes, other architectures.
 
-    python benchmarks/projector.py [mnist-projector] [autoencoder] [ign] [paper] [warm]
+    python benchmarks/projector.py [mnist-projector] [autoencoder] [ign] [paper] [warm] [sharp]
 
 All of them by default; each replaces its part of projector.json. LINEARIZER_DATA must have mnist
 (and bsds500, for photos); pictures go to runs/evaluated.
 
-`autoencoder` and `ign` are trained for as long as the shipped projector was, `paper` and `warm` by
-`linearizer train projector --preset NAME --data mnist --size 32`.
+`autoencoder` and `ign` are trained for as long as the shipped projector was; `paper`, `warm` and
+`sharp` by `linearizer train projector --preset NAME --data mnist --size 32`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from linearizer.evaluation.projector import BASELINES, baseline
 from linearizer.evaluation.tables import rounded
 
 SHIPPED = "mnist-projector"
-PRESETS = ("paper", "warm")
+PRESETS = ("paper", "warm", "sharp")
 OUT = HERE.parent / "runs" / "evaluated"
 
 

@@ -278,8 +278,8 @@ def projector_table() -> str:
     ours = found["mnist-projector"]
     names = {
         "mnist-projector": "mnist-projector (`best`)", "paper": "`paper`",
-        "warm": "`warm`", "autoencoder": "plain autoencoder",
-        "ign": "IGN, trained idempotency",
+        "warm": "`warm`", "sharp": "`sharp`, reconstruction alone",
+        "autoencoder": "plain autoencoder", "ign": "IGN, trained idempotency",
     }  # fmt: skip
     names = {key: name for key, name in names.items() if key in found}
     lines = [

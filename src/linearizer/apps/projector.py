@@ -319,6 +319,8 @@ def loss(model: Projection, batch: Any, draw: Draw) -> dict[str, Tensor]:
     if c.g == "revnet":
         return _paper_terms(model, x, draw)
     terms, _ = subspace_terms(model, x, draw)
+    if not c.restore and not c.strangers:
+        return terms
     axes, encode, decode, last, *_ = cast(list[Any], list(cast(Chain, model.target.g)))
     # By place in the whole batch, so that the loss does not depend on how the batch is cut.
     place = torch.arange(draw.start, draw.start + len(x), device=x.device) % 4
@@ -547,6 +549,11 @@ _BEST = {
     "g": "subspace", "nets": "conv", "hidden": 16, "rank": 32, "detail": 96, "blocks": 5,
     "flow_hidden": 256, "refine": 6000,
 }  # fmt: skip
+#: Nothing but reconstruction, as an autoencoder has it.
+_SHARP = {
+    **_BEST, "detail": 0, "blocks": 2, "flow_hidden": 64, "likelihood": 0.001, "restore": 0.0,
+    "strangers": 0.0, "refine": 0,
+}  # fmt: skip
 _PAPER = {"steps": 1500, "batch": 64, "validate_every": 500, "checkpoint_every": 500}
 _LONG = {"steps": 5000, "rate": 2e-3, "validate_every": 1000, "checkpoint_every": 500}
 
@@ -577,6 +584,7 @@ APP = App(
             "model": {"rank": 16, "hidden": 256, "refine": 1000},
             "training": {"rate": 2e-3, "steps": 2000},
         },
+        "sharp": {"model": _SHARP, "training": {**_LONG, "steps": 8500, "ema": 0.999}},
         "mnist": {"data": {"name": "mnist", "size": 32}, "model": _BEST, "training": _LONG},
     },
 )
