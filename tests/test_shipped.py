@@ -19,7 +19,7 @@ def single_precision():
 
 
 def test_the_models_are_there_and_small():
-    assert {*FLOWS, "mnist-projector"} <= set(lz.models())
+    assert {*FLOWS, "mnist-projector", "styles"} <= set(lz.models())
     for name in lz.models():
         assert sum(p.stat().st_size for p in (SHIPPED / name).iterdir()) < 7 * 2**20
 
@@ -87,3 +87,31 @@ def test_the_projector_keeps_digits_and_scores_what_is_none(data_root):
     order = torch.rand(300, 1024).argsort(1)
     shuffled = x.flatten(1).gather(1, order).reshape_as(x)
     assert roc_auc(model.score(shuffled), model.score(x)) > 0.95
+
+
+def test_styles_blend_and_are_undone():
+    from linearizer.stylizing import example_photo
+
+    model = lz.load("styles")
+    assert set(model.config.names) == {"candy", "mosaic", "rain_princess", "udnie"}
+    x = example_photo()[0][None, :, 100:228, 200:328].float() / 255
+    back = model.render(x, model.plain).clamp(0, 1)
+    assert float(psnr(back, x)) > 20  # the operator "photo" leaves it
+    for name in model.config.names:
+        kernel = model.kernel(name)
+        assert model.condition(kernel) < 1e4
+        y = model.render(x, kernel)
+        assert float(psnr(model.render(y, kernel, undo=True, rtol=1e-6).clamp(0, 1), x)) > 30
+        assert float((y.clamp(0, 1) - x).abs().mean()) > 0.05  # and a style changes it
+
+
+def test_styles_come_near_their_networks_on_held_out_photos(data_root):
+    from linearizer.teachers import load_style
+
+    model, photos = lz.load("styles"), data.load("bsds500", data_root).test
+    for name in model.config.names:
+        net = load_style(data_root / "style_models" / f"{name}.pth")
+        x = photos.photo(3)[None, :, :160, :160]
+        wanted = net(x)
+        ours = psnr(model.render(x, model.kernel(name)).clamp(0, 1), wanted)
+        assert float(ours) > float(psnr(x, wanted)) + 2

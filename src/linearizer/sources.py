@@ -11,7 +11,7 @@ from pydantic import Field
 from . import data
 from .data.files import Progress
 from .data.photos import one_photo
-from .data.stylised import Stylised
+from .data.stylised import LONGEST, Stylised
 from .perceptual import load_lpips
 from .settings import Settings, did_you_mean
 from .teachers import load_styles
@@ -43,7 +43,7 @@ class StyleSettings(DataSettings):
         "", description="names of those to take, with commas between; all of them if empty"
     )
     image: str | None = Field(
-        None, description="one photo to train on instead of many, as the authors do"
+        None, description="one photo to train on instead of many, shrunk to two crops' length"
     )
 
 
@@ -86,8 +86,10 @@ def _stylised(settings: StyleSettings, root: Path | None, progress: Progress | N
     except (ValueError, OSError):
         judge = None
         notes = (*notes, f"no LPIPS weights in {folder / 'lpips'}: trained on pixels alone")
-    train = Stylised(parts[0], styles, size, judge=judge)
-    val = Stylised(parts[1].first(VALIDATED), styles, size, crops=1, judge=judge)
+    longest = LONGEST if settings.image is None else 2 * size
+    train = Stylised(parts[0], styles, size, judge=judge, longest=longest)
+    few = parts[1].first(VALIDATED)
+    val = Stylised(few, styles, size, crops=1, judge=judge, longest=longest)
     return data.Data(name, train, val, parts[2], notes)
 
 

@@ -428,6 +428,9 @@ APP = App(
             },
             "training": {"steps": 1200, "rate": 1e-3},
         },
-        "single": {"model": {"perceptual": 0.1, "texture": 0.0}, "training": {"steps": 800}},
+        "single": {
+            "model": {"perceptual": 0.0, "texture": 0.0},
+            "training": {"steps": 600, "rate": 3e-3},
+        },
     },
 )  # fmt: skip

@@ -42,6 +42,7 @@ class Stylised:
         size: Side of the crops.
         crops: Of each photo and style; 1 is the centre.
         judge: Handed on with each pair.
+        longest: Photos with a longer side are shrunk to this.
 
     Example:
         >>> import io
@@ -62,6 +63,7 @@ class Stylised:
         size: int,
         crops: int = 64,
         judge: Any = None,
+        longest: int = LONGEST,
     ) -> None:
         if min(size, crops, len(photos)) < 1:
             raise ValueError(
@@ -69,7 +71,7 @@ class Stylised:
                 f"{len(photos)} photos, size {size} and {crops} crops."
             )
         self.photos, self.names, self.size, self.crops = photos, tuple(styles), size, crops
-        self.judge = judge
+        self.judge, self.longest = judge, longest
         self._nets = tuple(styles.values())
         self._made: dict[tuple[int, int], Tensor] = {}
         self._kept = 0
@@ -115,7 +117,7 @@ class Stylised:
         if (i, style) in self._made:
             return self._made[i, style]
         if style == len(self.names):
-            x = shrunk(self.photos.photo(i))
+            x = shrunk(self.photos.photo(i), self.longest)
         else:
             before = self._bytes(i, len(self.names)).to(torch.float32)[None] / 255
             with torch.no_grad():
