@@ -26,7 +26,7 @@ SHIPPED = "styles"
 STYLES = "candy,mosaic,rain_princess,udnie"
 OUT = HERE.parent / "runs" / "evaluated"
 PHOTOS = (0,)  # of the test part, for `single`
-PHOTOS_HELD = 100
+PHOTOS_HELD = 60
 
 
 def _trained(run, preset: str, **flags) -> float:
