@@ -412,12 +412,19 @@ def style_table() -> str:
             lines.append(f"| {name} | {marks} | {row['cpu_seconds'] / 60:.0f} min |")
     if "paper" in has:
         row = has["paper"]
-        marks = "; ".join(
-            f"{n} {r['ours']['psnr']:.1f} dB, LPIPS {r['ours']['lpips']:.3f}"
-            for n, r in row["fidelity"].items()
-        )
-        lines += ["", f"`paper` on {row['photos']} of these photos, "
-                  f"{row['cpu_seconds'] / 60:.0f} minutes of one core: {marks}."]  # fmt: skip
+        lines += [
+            "",
+            f"| on {row['photos']} of these photos | {' | '.join(row['fidelity'])} |",
+            "|---" * (1 + len(row["fidelity"])) + "|",
+        ]
+        for way, what in (
+            ("paper", f"`paper`, {row['cpu_seconds'] / 60:.0f} minutes of one core"),
+            ("ours", "shipped"),
+        ):
+            marks = " | ".join(
+                f"{r[way]['psnr']:.1f} dB, {r[way]['lpips']:.3f}" for r in row["fidelity"].values()
+            )
+            lines.append(f"| {what} | {marks} |")
     return "\n".join(lines) + "\n"
 
 

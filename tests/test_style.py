@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 import linearizer as lz
 from linearizer import stylizing
 from linearizer.apps import style
+from linearizer.checkpoint import write_tensors
 from linearizer.cli import app
 from linearizer.data.images import Picture
 from linearizer.data.photos import Photos
@@ -180,8 +181,15 @@ def test_an_added_style_is_saved_and_read(tmp_path):
     assert torch.allclose(again("0.5*mine")(x), model.map(0.5 * kernel, x.shape[1:])(x))
     assert torch.allclose(again("candy")(x), model("candy")(x))
     assert torch.equal(again.add("mine", 2 * kernel).kernel("mine"), 2 * kernel)
+    for name in ("half", "keys", "training"):  # words that torch has, too
+        assert torch.equal(model.add(name, kernel).kernel(name), kernel)
     with pytest.raises(ValueError, match="a style of this model already"):
         model.add("candy", kernel)
+    with pytest.raises(ValueError, match="'candy' is there twice"):
+        style.Style(style.Config(names=("candy", "candy")))
+    for weights, strength in (({}, 1.0), ({"candy": float("inf")}, 1.0), ("candy", float("nan"))):
+        with pytest.raises(ValueError, match="finite weights and a finite strength"):
+            model.blend(weights, strength)
     for name in ("photo", "two words", "3", "a-b", ""):
         with pytest.raises(ValueError, match="expected a name of letters"):
             model.add(name, kernel)
@@ -200,7 +208,7 @@ def test_tiles_give_what_the_whole_gives(monkeypatch):
         norm.recording = False
     monkeypatch.setattr(stylizing, "_statistics", lambda *_: contextlib.nullcontext())
     monkeypatch.setattr(stylizing, "WHOLE", 100)
-    monkeypatch.setattr(stylizing.tiles, "__defaults__", (48,))
+    monkeypatch.setattr(stylizing, "TILE", 48)
     parts = stylizing.render(model, kernel, x)
     reach = model.reach
     inner = (..., slice(reach, -reach), slice(reach, -reach))
@@ -214,7 +222,7 @@ def test_large_photos_are_taken_in_tiles(monkeypatch):
     x = images(1, 208, 180)[0]
     whole = model.render(x[None], kernel)[0]
     monkeypatch.setattr(stylizing, "WHOLE", 10_000)
-    monkeypatch.setattr(stylizing.tiles, "__defaults__", (48,))
+    monkeypatch.setattr(stylizing, "TILE", 48)
     parts = stylizing.render(model, kernel, x)
     assert (parts - whole).abs().mean() < 0.1 * (whole - whole.mean()).abs().mean()
     assert all(m.held is None for m in model.modules() if isinstance(m, ImageNorm))
@@ -256,6 +264,18 @@ def test_the_spread_of_a_rotation_is_none():
     assert abs(float(model.spread(kernel))) < 1e-9
     assert model.condition(kernel) == pytest.approx(1.0)
     assert float(model.spread(model.kernel("candy").detach())) > 0.01
+
+
+def test_what_is_too_large_is_refused(monkeypatch):
+    x = images(1, 40, 40)[0]
+    monkeypatch.setattr(stylizing, "UNDONE", 1000)
+    model = made()
+    with pytest.raises(ValueError, match="at most 1,000 pixels to undo a style, got 1,600"):
+        stylizing.render(model, model.plain, x, undo=True)
+    monkeypatch.setattr(stylizing, "WHOLE", 100)
+    model = made("paper")
+    with pytest.raises(ValueError, match="at most 400 pixels for this model"):
+        stylizing.render(model, model.plain, x)
 
 
 def test_kernels_come_from_a_network_of_the_number():
@@ -416,7 +436,8 @@ def test_a_doubtful_undoing_is_said(trained, tmp_path):
     Image.fromarray(photo(3)).save(tmp_path / "photo.png")
     told = run("stylize", tmp_path / "run", tmp_path / "photo.png", "--style", "thin", "--undo",
                "-o", tmp_path / "back.png")  # fmt: skip
-    assert told.exit_code == 0 and "condition number" in told.stderr
+    assert told.exit_code == 0 and "this operator has condition number" in told.stderr
+    assert lz.load(tmp_path / "run").condition(torch.zeros_like(thin)) == float("inf")
 
 
 def test_a_style_is_added_from_a_pair_and_from_a_network(trained, tmp_path):
@@ -450,6 +471,10 @@ def test_a_style_is_added_from_a_pair_and_from_a_network(trained, tmp_path):
         (["style", "add", "RUN", "new", "--from", "PHOTO", "PHOTO2"], "both pictures of one size"),
         (["style", "add", "RUN", "a b", "--from", "PHOTO", "PHOTO"], "a name of letters"),
         (["style", "add", "RUN", "new", "--from", "SMALL", "SMALL"], "at least 16 pixels"),
+        (["style", "add", "RUN", "new", "--from", "PHOTO", "PHOTO", "-o", "NETS"], "a new folder"),
+        (["stylize", "RUN", "PHOTO", "--strength", "nan"], "a finite strength"),
+        (["stylize", "RUN", "PHOTO", "-o", "out.xyz"], "expected an image file such as out.png"),
+        (["stylize", "RUN", "NUMBERS"], "of finite floats"),
         (["stylize", "mnist-flow", "PHOTO"], "expected a style model"),
         (["train", "style", "--teachers", "nowhere"], "expected a folder of style networks"),
         (["train", "style", "--teachers", "NETS", "--styles", "cndy"], "Did you mean candy?"),
@@ -463,8 +488,10 @@ def test_mistakes_are_told_in_a_sentence(trained, tmp_path, words, says):
     Image.fromarray(photo(1, 30, 30)).save(tmp_path / "photo2.png")
     Image.fromarray(photo(1, 9, 9)).save(tmp_path / "small.png")
     (tmp_path / "broken.jpg").write_bytes(b"\xff\xd8\xff no")
+    write_tensors(tmp_path / "bad.safetensors", {"image": torch.full((3, 8, 8), torch.nan)}, {})
     places = {"RUN": trained / "run", "PHOTO": tmp_path / "photo.png", "NETS": trained / "nets",
-              "PHOTO2": tmp_path / "photo2.png", "SMALL": tmp_path / "small.png",
+              "NUMBERS": tmp_path / "bad.safetensors", "PHOTO2": tmp_path / "photo2.png",
+              "SMALL": tmp_path / "small.png",
               "BROKEN": tmp_path / "broken.jpg"}  # fmt: skip
     code, text = called(main, [str(places.get(w, w)) for w in words])
     assert code == 2 and says in text and "Traceback" not in text, text

@@ -770,9 +770,11 @@ def stylize(
         result = stylizing.strip(run, photos[0] if photos else None, *strip, strength, out)
         _report(result, "", as_json)
         return
-    result = stylizing.stylize(run, photos, style, strength, undo, times, out, tensor)
+    result = stylizing.stylize(run, photos, style, strength, undo, times, out, tensor, say=_note)
     parts = " + ".join(f"{w:g}*{name}" for name, w in result["style"].items())
-    text = f"{parts}, strength {strength:g}; condition number {result['condition_number']:.2g}"
+    condition = result["condition_number"]
+    known = "infinite" if condition is None else f"{condition:.2g}"
+    text = f"{parts}, strength {strength:g}; condition number {known}"
     _report(result, text, as_json)
 
 
@@ -824,8 +826,10 @@ def add_style(
     from . import stylizing
 
     result = stylizing.add_style(run, name, pair, teacher, content, out, data_root)
+    again = " (replaced)" if result["replaced"] else ""
+    several = "s" if result["pairs"] > 1 else ""
     text = (
-        f"{name}: fitted to {result['pairs']} pair{'s' if result['pairs'] > 1 else ''}, "
+        f"{name}{again}: fitted to {result['pairs']} pair{several}, "
         f"{result['psnr']:.1f} dB there; condition number {result['condition_number']:.2g}"
     )
     _report(result, text, as_json)

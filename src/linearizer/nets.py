@@ -72,7 +72,7 @@ class ImageNorm(nn.Module):
     r"""Each channel of each image to mean 0 and variance 1, then scaled and shifted.
 
     These statistics are all that a pixel learns of the rest of its image. Parts of one image are
-    treated as the whole is, if ``held`` has its statistics; a pass with ``recording`` sets them.
+    treated alike, if ``held`` has its statistics; a pass with ``recording`` sets them from a batch.
     """
 
     def __init__(self, channels: int) -> None:
@@ -84,8 +84,8 @@ class ImageNorm(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         if self.recording:
-            mean = x.mean((-2, -1), keepdim=True)
-            self.held = mean, (x - mean).square().mean((-2, -1), keepdim=True)
+            mean = x.mean((0, -2, -1), keepdim=True)
+            self.held = mean, (x - mean).square().mean((0, -2, -1), keepdim=True)
         if self.held is None:
             return torch.group_norm(x, len(self.weight), self.weight, self.bias)
         mean, variance = self.held

@@ -2,7 +2,8 @@ r"""What a trained style model is for: stylise photos, blend, undo, and add styl
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 
 from . import data
-from .apps.style import PHOTO, STRIP, Style, mixture
+from .apps.style import PHOTO, STRIP, Style, check_name, mixture
 from .checkpoint import is_shipped, read_config, read_tensors, save, write_tensors
 from .data.images import Picture, pixels_of_photo
 from .data.stylised import shrunk
@@ -27,8 +28,10 @@ WHOLE = 1 << 21
 TILE = 1024
 #: Above this condition number an undone picture is said to be doubtful.
 DOUBTFUL = 1e3
-#: Singular values below this share of the largest are not undone.
-RTOL = 1e-5
+#: Pictures with more pixels are not undone: f† has a matrix for each frequency of the whole.
+UNDONE = 1 << 20
+#: Side of the squares that show the statistics of a photo in tiles.
+SQUARE = 512
 #: Photos that a style network is asked for when its kernel is fitted.
 PAIRS = 12
 
@@ -57,9 +60,14 @@ def read_photo(path: str | Path) -> Tensor:
         raise ValueError(f"{path}: expected a photo, but {what}.")
     if path.suffix == ".safetensors":
         image = read_tensors(path)[0].get("image")
-        if image is None or image.ndim != 3 or image.shape[0] != 3:
-            raise ValueError(f"{path}: expected an image (3, H, W), as stylize --tensor writes.")
-        return image
+        if (
+            image is None or image.ndim != 3 or image.shape[0] != 3 or not image.numel()
+            or not image.is_floating_point() or not bool(image.isfinite().all())
+        ):  # fmt: skip
+            raise ValueError(
+                f"{path}: expected an image (3, H, W) of finite floats, as stylize --tensor writes."
+            )
+        return image.float()
     return pixels_of_photo(Picture(str(path), path.read_bytes))
 
 
@@ -71,7 +79,7 @@ def _bytes(x: Tensor) -> Tensor:
     return x.clamp(0, 1).mul(255).round().to(torch.uint8)
 
 
-def tiles(side: int, reach: int, multiple: int, tile: int = TILE) -> Iterator[tuple[slice, slice]]:
+def tiles(side: int, reach: int, multiple: int, tile: int) -> Iterator[tuple[slice, slice]]:
     """What is read, and what of it is kept, of parts of a line; both in its own numbers."""
     margin = -(-reach // multiple) * multiple
     for start in range(0, side, tile):
@@ -79,28 +87,52 @@ def tiles(side: int, reach: int, multiple: int, tile: int = TILE) -> Iterator[tu
         yield slice(max(0, start - margin), min(side, end + margin)), slice(start, end)
 
 
+def in_tiles(model: Style, photo: Tensor, undo: bool = False) -> bool:
+    """Whether a photo is too large to be taken as a whole; refused where it has to be."""
+    pixels = photo.shape[1] * photo.shape[2]
+    most = UNDONE if undo else 4 * WHOLE
+    if pixels > most and (undo or model.reach is None):
+        why = "to undo a style" if undo else "for this model, whose g sees all of an image at once"
+        raise ValueError(
+            f"stylize: expected at most {most:,} pixels {why}, got {pixels:,}. "
+            "Make the picture smaller first."
+        )
+    return not undo and model.reach is not None and pixels > WHOLE
+
+
 @torch.inference_mode()
-def render(model: Style, kernel: Tensor, photo: Tensor, undo: bool = False) -> Tensor:
-    """f or f† of a photo (3, H, W) of any size; large ones, given as bytes, in tiles."""
-    _, H, W = photo.shape
-    if H * W <= WHOLE or model.reach is None:
-        return model.render(_floats(photo)[None], kernel, undo, RTOL)[0]
-    out = torch.empty_like(photo)
-    with _statistics(model, kernel, photo, undo):
-        _tiled(model, kernel, photo, undo, out)
+def render(
+    model: Style, kernel: Tensor, photo: Tensor, undo: bool = False, exact: bool = False
+) -> Tensor:
+    """f or f† of a photo (3, H, W) of any size, large ones in tiles.
+
+    What is given as bytes and taken in tiles comes back as bytes, unless ``exact``.
+    """
+    if not in_tiles(model, photo, undo):
+        return model.render(_floats(photo)[None], kernel, undo)[0]
+    out = torch.empty(photo.shape) if exact else torch.empty_like(photo)
+    with _statistics(model, kernel, photo):
+        _tiled(model, kernel, photo, out)
     return out
 
 
 @contextmanager
-def _statistics(model: Style, kernel: Tensor, photo: Tensor, undo: bool) -> Iterator[None]:
-    """Every tile is normalised as the whole photo is: by what a smaller copy of it shows."""
+def _statistics(model: Style, kernel: Tensor, photo: Tensor) -> Iterator[None]:
+    """Every tile is normalised alike: by what four squares of the photo show together."""
     norms = [m for m in model.modules() if isinstance(m, ImageNorm)]
-    share = (WHOLE / (photo.shape[1] * photo.shape[2])) ** 0.5
-    small = shrunk(_floats(photo), max(1, int(share * max(photo.shape[1:]))))
+    side = max(model.multiple, min(SQUARE, *photo.shape[1:]) // model.multiple * model.multiple)
+    rows, columns = (
+        [int(share * max(0, length - side)) // model.multiple * model.multiple
+         for share in (0.25, 0.75)]
+        for length in photo.shape[1:]
+    )  # fmt: skip
+    squares = torch.stack(
+        [_floats(photo[:, r : r + side, c : c + side]) for r in rows for c in columns]
+    )
     try:
         for norm in norms:
             norm.recording = True
-        model.render(small[None], kernel, undo, RTOL)
+        model.render(squares, kernel)
         for norm in norms:
             norm.recording = False
         yield
@@ -109,19 +141,17 @@ def _statistics(model: Style, kernel: Tensor, photo: Tensor, undo: bool) -> Iter
             norm.recording, norm.held = False, None
 
 
-def _tiled(model: Style, kernel: Tensor, photo: Tensor, undo: bool, out: Tensor) -> None:
+def _tiled(model: Style, kernel: Tensor, photo: Tensor, out: Tensor) -> None:
     assert model.reach is not None
     _, H, W = photo.shape
-    for rows, inner_rows in tiles(H, model.reach, model.multiple):
-        for columns, inner_columns in tiles(W, model.reach, model.multiple):
-            part = model.render(_floats(photo[:, rows, columns])[None], kernel, undo, RTOL)[0]
+    for rows, inner_rows in tiles(H, model.reach, model.multiple, TILE):
+        for columns, inner_columns in tiles(W, model.reach, model.multiple, TILE):
+            made = model.render(_floats(photo[:, rows, columns])[None], kernel)[0]
             top, left = inner_rows.start - rows.start, inner_columns.start - columns.start
-            part = part[
-                :,
-                top : top + inner_rows.stop - inner_rows.start,
-                left : left + inner_columns.stop - inner_columns.start,
-            ]
-            out[:, inner_rows, inner_columns] = _bytes(part) if out.dtype == torch.uint8 else part
+            height = inner_rows.stop - inner_rows.start
+            width = inner_columns.stop - inner_columns.start
+            made = made[:, top : top + height, left : left + width]
+            out[:, inner_rows, inner_columns] = _bytes(made) if out.dtype == torch.uint8 else made
 
 
 def _write(path: Path, image: Tensor) -> None:
@@ -132,9 +162,18 @@ def _write(path: Path, image: Tensor) -> None:
     Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy()).save(path)
 
 
+def _check_ending(path: Path) -> None:
+    from PIL import Image
+
+    known = Image.registered_extensions()
+    if known.get(path.suffix.lower()) not in Image.SAVE:
+        raise ValueError(f"stylize: expected an image file such as out.png to write, got {path}.")
+
+
 def _places(photos: Sequence[str | Path], out: Path | None, ending: str) -> list[Path]:
     """Where the picture of each photo goes."""
     if out is not None and len(photos) == 1 and out.suffix and not out.is_dir():
+        _check_ending(out)
         return [out]
     if out is not None and out.suffix and not out.is_dir():
         raise ValueError(f"stylize: expected a folder for {len(photos)} pictures, got {out}.")
@@ -154,39 +193,36 @@ def stylize(
     times: int = 1,
     out: Path | None = None,
     tensor: Path | None = None,
+    say: Callable[[str], None] = lambda text: None,
 ) -> dict[str, Any]:
     """Photos in a style or a blend of styles; or, to undo it, the photos of such pictures.
 
     With ``times`` f is applied to its own result, or undone as often.
     """
     model: Style = style_model(run).model
-    named = style or model.config.names[0]
-    kernel = model.blend(named, strength).detach()
-    notes = []
-    images = [read_photo(p) for p in photos]
-    sources: list[str | Path] = list(photos)
-    if not photos:
-        image, what = example_photo()
-        images, sources = [image], ["china"]
-        notes.append(f"no photo named: taking {what}")
-    if tensor is not None and len(images) > 1:
-        raise ValueError("stylize: --tensor goes with one photo.")
+    named = model.config.names[0] if style is None else style
     weights = mixture(named, model.names)
-    label = "+".join(weights) if len(weights) < 4 else "blend"
-    places = _places(sources, out, "undone" if undo else label)
+    kernel = model.blend(weights, strength).detach()
+    if tensor is not None and len(photos) > 1:
+        raise ValueError("stylize: --tensor goes with one photo.")
+    label = "undone" if undo else _label(weights, strength)
+    places = _places(photos or ["china"], out, label)
     condition = model.condition(kernel)
     if undo and condition > DOUBTFUL:
-        notes.append(
+        say(
             f"this operator has condition number {condition:.2g}: what it made small comes back "
             "noisy or not at all"
         )
-    for image, place in zip(images, places, strict=True):
-        _, H, W = image.shape
-        if H * W > WHOLE and model.reach is not None:
-            notes.append(f"{place.name}: {W}×{H} pixels, taken in tiles of {TILE}")
-        made = image
+    for i, place in enumerate(places):
+        if photos:
+            made = read_photo(photos[i])
+        else:
+            made, what = example_photo()
+            say(f"no photo named: taking {what}")
+        if in_tiles(model, made, undo):
+            say(f"{place.name}: {made.shape[2]}×{made.shape[1]} pixels, in tiles of {TILE}")
         for _ in range(times):
-            made = render(model, kernel, made, undo)
+            made = render(model, kernel, made, undo, exact=tensor is not None or times > 1)
         _write(place, made)
         if tensor is not None:
             written(tensor)
@@ -194,8 +230,15 @@ def stylize(
     files = [*places, *([tensor] if tensor is not None else [])]
     return {
         "style": weights, "strength": strength, "undo": undo, "times": times,
-        "condition_number": condition, "notes": notes, "files": [str(f) for f in files],
+        "condition_number": condition if math.isfinite(condition) else None,
+        "files": [str(f) for f in files],
     }  # fmt: skip
+
+
+def _label(weights: Mapping[str, float], strength: float) -> str:
+    """A name for a blend that no other blend has."""
+    parts = [name if w == 1 else f"{w:g}{name}" for name, w in weights.items()]
+    return "+".join(parts) + ("" if strength == 1 else f"-at-{strength:g}")
 
 
 def strip(
@@ -256,7 +299,11 @@ def add_style(
     model: Style = one.model
     if (pair is None) == (teacher is None):
         raise ValueError("style add: expected either --from BEFORE AFTER or --teacher FILE.")
+    check_name(name)
     folder = out or one.folder
+    elsewhere = folder.resolve() != one.folder.resolve()
+    if elsewhere and folder.exists() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise ValueError(f"style add: {folder} holds something already. Name a new folder.")
     if is_shipped(folder):
         raise ValueError(
             f"style add: {run} is part of the package and stays as it is. Name a folder for a "
@@ -269,7 +316,7 @@ def add_style(
                 f"style add: expected both pictures of one size, got {tuple(before.shape[1:])} "
                 f"and {tuple(after.shape[1:])} (height, width)."
             )
-        pairs = [(_floats(before), _floats(after))]
+        pairs = [(shrunk(_floats(before)), shrunk(_floats(after)))]
     else:
         net = load_style(teacher)  # type: ignore[arg-type]
         photos = data.load(content, root, whole=True).train
@@ -279,13 +326,16 @@ def add_style(
                 x = shrunk(photos.photo(i))  # type: ignore[union-attr]
                 pairs.append((x, net(x[None])[0]))
     kernel, error = fit_pairs(model, pairs)
+    if not bool(kernel.isfinite().all()):
+        raise ValueError("style add: no finite kernel fits these pictures. Take others.")
+    replaced = name in model.config.added
     model = model.add(name, kernel)
     config = {**read_config(one.folder), "model": model.config.model_dump(mode="json")}
     for key in ("format", "linearizer"):
         config.pop(key, None)
     save(model, folder, config)
     return {
-        "name": name, "pairs": len(pairs), "psnr": error,
+        "name": name, "pairs": len(pairs), "psnr": error, "replaced": replaced,
         "condition_number": model.condition(kernel), "files": [str(folder)],
     }  # fmt: skip
 

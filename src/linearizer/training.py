@@ -620,7 +620,8 @@ def _finite(row: Any) -> Any:
 def _to(batch: Any, device: torch.device) -> Any:
     if device.type == "cpu":
         return batch
-    moved = [v.to(device, non_blocking=True) if isinstance(v, Tensor) else v for v in batch]
+    kinds = (Tensor, nn.Module)  # a batch may bring a network that judges it
+    moved = [v.to(device, non_blocking=True) if isinstance(v, kinds) else v for v in batch]
     return type(batch)(*moved) if hasattr(batch, "_fields") else tuple(moved)
 
 

@@ -6,6 +6,7 @@ undone, and a new one is found by least squares. Paper: section 4.2 and appendix
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -27,8 +28,10 @@ from ..settings import Settings, did_you_mean
 from ..spaces import Space
 from .base import App
 
-__all__ = ["APP", "PHOTO", "STRIP", "Config", "Style", "loss", "measure", "mixture"]
+__all__ = ["APP", "PHOTO", "RTOL", "STRIP", "Config", "Style", "loss", "measure", "mixture"]
 
+#: Singular values below this share of the largest are not undone.
+RTOL = 1e-5
 #: The style that leaves a photo as it is.
 PHOTO = "photo"
 #: Weights of the second style along the paper's strip.
@@ -102,8 +105,11 @@ class Style(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        for name in (*config.names, *config.added):
+        names = (*config.names, *config.added)
+        for name in names:
             check_name(name)
+        if twice := next((n for n in names if names.count(n) > 1), None):
+            raise ValueError(f"style: expected each style once, but {twice!r} is there twice.")
         g_x, g_y = (_stack(config, n) for n in (config.blocks, config.output_blocks))
         self.source, self.target = Space(g_x), Space(g_y)
         self.family = StyleKernel(
@@ -115,14 +121,14 @@ class Style(nn.Module):
         )
         self.plain = nn.Parameter(self.family.neutral())
         self.added = nn.ParameterDict(
-            {name: nn.Parameter(self.family.neutral(), False) for name in config.added}
+            {_key(name): nn.Parameter(self.family.neutral(), False) for name in config.added}
         )
         self._spaces: dict[tuple[int, ...], tuple[Space, Space]] = {}
 
     @property
     def names(self) -> tuple[str, ...]:
         """All known styles; "photo" is none."""
-        return (*self.config.names, *self.added, PHOTO)
+        return (*self.config.names, *self.config.added, PHOTO)
 
     @property
     def multiple(self) -> int:
@@ -149,7 +155,7 @@ class Style(nn.Module):
         return C * s * s, H // s, W // s
 
     def spaces(self, shape: tuple[int, ...] | None = None) -> tuple[Space, Space]:
-        """The two Spaces for images (3, H, W); the same objects for the same shape."""
+        """The two Spaces for images (3, H, W); those of the last eight shapes are kept."""
         shape = tuple(shape or self.config.shape)
         if shape == self.config.shape:
             return self.source, self.target
@@ -166,8 +172,8 @@ class Style(nn.Module):
         """The kernel of one style."""
         if name == PHOTO:
             return self.plain
-        if name in self.added:
-            return self.added[name]
+        if name in self.config.added:
+            return self.added[_key(name)]
         if name not in self.config.names:
             raise ValueError(f"style: there is no style {name!r}. {did_you_mean(name, self.names)}")
         return self.family.kernels(float(self.config.names.index(name)))
@@ -175,6 +181,11 @@ class Style(nn.Module):
     def blend(self, style: str | Mapping[str, float], strength: float = 1.0) -> Tensor:
         r"""The kernel A₀ + strength·(Σ wᵢ Aᵢ − A₀), A₀ that of the photo itself."""
         weights = mixture(style, self.names) if isinstance(style, str) else dict(style)
+        if not weights or not all(map(math.isfinite, (strength, *weights.values()))):
+            raise ValueError(
+                "style: expected styles with finite weights and a finite strength, got "
+                f"{weights} and {strength}."
+            )
         kernel = sum((w * self.kernel(name) for name, w in weights.items()), 0 * self.plain)
         return kernel if strength == 1 else self.plain + strength * (kernel - self.plain)
 
@@ -209,7 +220,8 @@ class Style(nn.Module):
         else:
             assert isinstance(A, Convolution)
             values = A._multiplier().abs()
-        return float(values.max() / values.min())
+        largest, least = float(values.max()), float(values.min())
+        return largest / least if least > 0 else math.inf
 
     def spread(self, kernels: Tensor) -> Tensor:
         r"""Mean of log(‖A_ω‖²‖A_ω⁻¹‖²/C²) over 8 × 8 frequencies ω; 0 where A is a rotation."""
@@ -239,7 +251,7 @@ class Style(nn.Module):
                 mine = batch.style == s
                 enough = int(mine.sum()) > 1
                 kernels.append(
-                    self.fit(batch.x[mine], batch.y[mine]) if enough else self.family.neutral()
+                    self.fit(batch.x[mine], batch.y[mine]) if enough else self.plain.clone()
                 )
             self.family.assign(torch.stack(kernels[:-1]))
             self.plain.copy_(kernels[-1])
@@ -267,9 +279,10 @@ class Style(nn.Module):
         k, C = self.config.kernel, image[0]
         groups = 1 if self.config.mixing else C
         width = C // groups * k * k
-        gram = torch.zeros(groups, width, width, dtype=torch.float64)
-        cross = torch.zeros(groups, width, C // groups, dtype=torch.float64)
-        count, low = 0, (k - 1) // 2
+        exact = {"dtype": torch.float64, "device": before.device}
+        gram = torch.zeros(groups, width, width, **exact)  # type: ignore[call-overload]
+        cross = torch.zeros(groups, width, C // groups, **exact)  # type: ignore[call-overload]
+        low = (k - 1) // 2
         for x, y in zip(before.split(8), after.split(8), strict=True):
             z, w = (space.g(part).unflatten(1, image) for space, part in ((source, x), (target, y)))
             padded = F.pad(z, (low, k - 1 - low, low, k - 1 - low), mode="circular")
@@ -277,10 +290,9 @@ class Style(nn.Module):
             wanted = w.flatten(2).unflatten(1, (groups, C // groups)).double()
             gram += torch.einsum("ngap,ngbp->gab", taps, taps)
             cross += torch.einsum("ngap,ngop->gao", taps, wanted)
-            count += z.shape[0] * z.shape[-2] * z.shape[-1]
-        start = torch.zeros(self.family.kernel_shape) if prior is None else prior.detach()
+        start = torch.zeros_like(self.plain) if prior is None else prior.detach()
         known = start.double().reshape(groups, C // groups, width).mT
-        size = ridge * gram.diagonal(dim1=1, dim2=2).mean() * torch.eye(width, dtype=gram.dtype)
+        size = ridge * gram.diagonal(dim1=1, dim2=2).mean() * torch.eye(width).to(gram)
         change = torch.linalg.solve(gram + size, cross - gram @ known)
         return (known + change).mT.reshape(self.family.kernel_shape).to(self.plain)
 
@@ -293,16 +305,27 @@ class Style(nn.Module):
             )
         names = (*(n for n in self.config.added if n != name), name)
         model = Style(self.config.model_copy(update={"added": names})).to(self.plain)
-        model.load_state_dict({**self.state_dict(), f"added.{name}": kernel})
+        model.load_state_dict({**self.state_dict(), f"added.{_key(name)}": kernel})
         return model.eval()
 
-    def render(self, x: Tensor, kernel: Tensor, undo: bool = False, rtol: float = 1e-4) -> Tensor:
+    def render(self, x: Tensor, kernel: Tensor, undo: bool = False, rtol: float = RTOL) -> Tensor:
         """f(x) or f†(x) for images (n, 3, H, W) of any size: padded below and right, cut back."""
         H, W = x.shape[-2:]
-        below, right = -H % self.multiple, -W % self.multiple
-        padded = F.pad(x, (0, right, 0, below), mode="replicate")
+        padded = self.padded(x)
         f = self.map(kernel, tuple(padded.shape[1:]))
         return (f.pinv(rtol) if undo else f)(padded)[..., :H, :W]
+
+    def padded(self, x: Tensor) -> Tensor:
+        """Images with their last rows and columns repeated, to sides that divide."""
+        H, W = x.shape[-2:]
+        if not H or not W:
+            raise ValueError(f"style: expected images with pixels, got {tuple(x.shape)}.")
+        return F.pad(x, (0, -W % self.multiple, 0, -H % self.multiple), mode="replicate")
+
+
+def _key(name: str) -> str:
+    """Where an added kernel is kept; torch has words of its own that a style may bear."""
+    return f"{name}_kernel"
 
 
 def check_name(name: str) -> None:
@@ -426,7 +449,7 @@ APP = App(
                 "g": "glow", "blocks": 6, "output_blocks": 6, "hidden": 16, "mixing": False,
                 "kernel": 4, "perceptual": 0.0, "texture": 0.0,
             },
-            "training": {"steps": 1200, "rate": 1e-3},
+            "training": {"steps": 400},
         },
         "single": {
             "model": {"perceptual": 0.0, "texture": 0.0},

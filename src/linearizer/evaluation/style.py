@@ -12,7 +12,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from ..apps.style import PHOTO, STRIP, Style
+from ..apps.style import PHOTO, RTOL, STRIP, Style
 from ..data import Data
 from ..data.stylised import shrunk
 from ..metrics import psnr
@@ -172,7 +172,7 @@ def undone(model: Style, name: str, photos: list[Tensor]) -> dict[str, float]:
         shape = tuple(x.shape[1:])
         if shape not in maps:
             f = model.map(kernel, shape)
-            maps[shape] = f, f.pinv(1e-6)
+            maps[shape] = f, f.pinv(RTOL)
         there, back = maps[shape]
         made = there(x)
         kept = made.clamp(0, 1).mul(255).round().div(255)
