@@ -184,7 +184,7 @@ BIJECTIONS = {
     "on part, middle": lambda: OnPart(mlp(3, blocks=2, hidden=16), 7, start=2),
     "additive coupling, no parameters": lambda: AdditiveCoupling((4, 2, 2), nn.Tanh()),
     "chain": lambda: Chain(Squeeze((1, 4, 4)), ActNorm((4, 2, 2)), Flatten((4, 2, 2))),
-    "patches": lambda: patches((3, 8, 12), squeezes=2, blocks=2, hidden=6),
+    "patches": lambda: patches((3, 8, 12), squeezes=1, blocks=2, hidden=6),
     "glow, grey": lambda: glow((1, 8, 8)),
     "glow, colour": lambda: glow((3, 4, 6), blocks=2),
     "glow, even channels": lambda: glow((2, 5, 3), blocks=2),

@@ -301,6 +301,7 @@ RESIZABLE = [
     "affine coupling, u-net",
     "additive coupling, no parameters",
     "chain",
+    "patches",
     "glow, grey",
     "glow, colour",
     "glow, even channels",
