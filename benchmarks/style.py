@@ -29,7 +29,7 @@ SHIPPED = "styles"
 STYLES = "candy,mosaic,rain_princess,udnie"
 OUT = HERE.parent / "runs" / "evaluated"
 PHOTOS = (0,)  # of the test part, for `single`
-PHOTOS_HELD, FEW = 60, 16
+PHOTOS_HELD, FEW = 200, 16
 
 
 def _trained(run, preset: str, **flags) -> float:

@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,9 +11,9 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import linearizer as lz
-from linearizer import stylizing
+from linearizer import runs, stylizing
 from linearizer.apps import style
-from linearizer.checkpoint import write_tensors
+from linearizer.checkpoint import find, write_tensors
 from linearizer.cli import app
 from linearizer.data.images import Picture
 from linearizer.data.photos import Photos
@@ -363,13 +364,48 @@ def test_training_writes_a_run(trained):
     assert torch.isfinite(model("candy", shape=x.shape[1:])(x)).all()
 
 
-def test_a_single_image_can_be_trained_on(trained, tmp_path):
+def test_a_single_image_is_trained_on_as_a_whole(trained, tmp_path):
+    image = tmp_path / "wide.png"
+    Image.fromarray(photo(3, 40, 90)).save(image)
     told = run(
-        "train", "style", "--image", trained / "photos" / "3.png", "--teachers", trained / "nets",
-        "--size", 16, "--steps", 2, "--batch", 2, "--blocks", 1, "--output-blocks", 1,
+        "train", "style", "--preset", "single", "--image", image, "--teachers", trained / "nets",
+        "--size", 32, "--steps", 2, "--blocks", 1, "--output-blocks", 1,
         "--hidden", 4, "--quiet", "--data-root", tmp_path, "--out", tmp_path / "run",
     )  # fmt: skip
     assert told.exit_code == 0, told.output
+    config = json.loads((tmp_path / "run" / "config.json").read_text())
+    assert config["model"]["shape"] == [3, 32, 64]  # 28 × 64, and rows until 16 divides
+    source = runs.run_data(runs.opened(tmp_path / "run"), tmp_path).train
+    assert len(source) == 4  # each style once, and the photo
+    x, y, style, _ = source.batch(torch.arange(4))
+    assert x.shape == y.shape == (4, 3, 32, 64) and style.tolist() == [0, 1, 2, 3]
+    assert torch.equal(x[:, :, 28:], x[:, :, 27:28].expand(-1, -1, 4, -1))
+    assert torch.equal(x[3], y[3]) and not torch.equal(x[0], y[0])
+
+
+def test_a_photo_as_a_whole_is_one_photo():
+    white = {str(i): Picture("white.png", lambda: b"") for i in range(2)}
+    with pytest.raises(ValueError, match="expected one photo to take as a whole, got 2"):
+        Stylised(Photos(white), {}, None)
+
+
+def test_a_folder_of_another_kind_does_not_hide_a_shipped_model(tmp_path, monkeypatch):
+    (tmp_path / "styles").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert find("styles") == find(lz.__path__[0] + "/models/styles")
+    (tmp_path / "styles" / "config.json").write_text("{}")
+    assert find("styles") == Path("styles")
+
+
+def test_tiles_tell_how_far_they_are(monkeypatch):
+    monkeypatch.setattr(stylizing, "WHOLE", 1)
+    monkeypatch.setattr(stylizing, "TILE", 64)
+    model, seen = made(), []
+    x = images(1, 80, 130)[0]
+    stylizing.render(
+        model, model.kernel("candy").detach(), x, progress=lambda *told: seen.append(told)
+    )
+    assert [told[1:] for told in seen] == [(n, 6) for n in range(1, 7)]
 
 
 def picture(path):

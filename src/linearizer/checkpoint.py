@@ -301,7 +301,7 @@ def is_shipped(folder: Path) -> bool:
 def find(run: str | Path) -> Path:
     """The folder of a run, or of a shipped model by its name."""
     path = Path(run)
-    if path.is_dir():
+    if path.is_dir() and ((path / CONFIG).is_file() or str(run) not in models()):
         return path
     if path.is_file() and path.name in (CONFIG, WEIGHTS):
         return path.parent

@@ -663,7 +663,7 @@ def _run_first(inputs: list[str], default: str, bare: bool = False) -> tuple[str
 
     first, rest = inputs[0], inputs[1:]
     path = Path(first)
-    if path.is_dir() and not (path / "config.json").exists():
+    if path.is_dir() and not (path / "config.json").exists() and first not in models():
         raise ValueError(f"{first}: it is a folder without a run. Name the image files in it.")
     # A word without a suffix that is no file is meant as a run; whether there is one is said later.
     if first in models() or path.is_dir() or (rest and not path.suffix and not path.exists()):
@@ -760,6 +760,7 @@ def stylize(
     Example: linearizer stylize photo.jpg --style "0.6*candy + 0.4*mosaic" --strength 0.8 -o out.png
     """
     from . import stylizing
+    from .progress import Transfer
 
     run, photos = _run_first(inputs, "styles", bare=True) if inputs else ("styles", [])
     if strip is not None:
@@ -770,7 +771,10 @@ def stylize(
         result = stylizing.strip(run, photos[0] if photos else None, *strip, strength, out)
         _report(result, "", as_json)
         return
-    result = stylizing.stylize(run, photos, style, strength, undo, times, out, tensor, say=_note)
+    with Transfer("tiles") as transfer:
+        result = stylizing.stylize(
+            run, photos, style, strength, undo, times, out, tensor, _note, transfer.update
+        )
     parts = " + ".join(f"{w:g}*{name}" for name, w in result["style"].items())
     condition = result["condition_number"]
     known = "infinite" if condition is None else f"{condition:.2g}"

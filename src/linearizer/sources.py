@@ -11,7 +11,7 @@ from pydantic import Field
 from . import data
 from .data.files import Progress
 from .data.photos import one_photo
-from .data.stylised import LONGEST, Stylised
+from .data.stylised import Stylised
 from .perceptual import load_lpips
 from .settings import Settings, did_you_mean
 from .teachers import load_styles
@@ -43,7 +43,9 @@ class StyleSettings(DataSettings):
         "", description="names of those to take, with commas between; all of them if empty"
     )
     image: str | None = Field(
-        None, description="one photo to train on instead of many, shrunk to two crops' length"
+        None,
+        description="one photo to train on instead of many, as a whole; where it is longer than "
+        "two crops, it is shrunk to that",
     )
 
 
@@ -75,21 +77,23 @@ def _stylised(settings: StyleSettings, root: Path | None, progress: Progress | N
     size = settings.size or 128
     if settings.image is not None:
         photo = one_photo(Path(settings.image), size)
-        parts: tuple[Any, Any, Any] = (photo, photo, photo)
         name = Path(settings.image).name
     else:
         loaded = data.load(settings.name, root, size, progress=progress, whole=True)
-        parts, name = (loaded.train, loaded.val, loaded.test), loaded.name
+        parts: tuple[Any, Any, Any] = (loaded.train, loaded.val, loaded.test)
+        name = loaded.name
         notes = (*loaded.notes, *notes)
     try:
         judge = load_lpips("alex", folder / "lpips").requires_grad_(False)
     except (ValueError, OSError):
         judge = None
         notes = (*notes, f"no LPIPS weights in {folder / 'lpips'}: trained on pixels alone")
-    longest = LONGEST if settings.image is None else 2 * size
-    train = Stylised(parts[0], styles, size, judge=judge, longest=longest)
-    few = parts[1].first(VALIDATED)
-    val = Stylised(few, styles, size, crops=1, judge=judge, longest=longest)
+    if settings.image is not None:
+        whole = Stylised(photo, styles, None, crops=1, judge=judge, longest=2 * size)
+        notes = (*notes, f"{name}: what is measured is the fit to this photo, not to others")
+        return data.Data(name, whole, whole, photo, notes)
+    train = Stylised(parts[0], styles, size, judge=judge)
+    val = Stylised(parts[1].first(VALIDATED), styles, size, crops=1, judge=judge)
     return data.Data(name, train, val, parts[2], notes)
 
 

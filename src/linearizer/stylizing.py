@@ -3,6 +3,7 @@ r"""What a trained style model is for: stylise photos, blend, undo, and add styl
 from __future__ import annotations
 
 import math
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 from . import data
 from .apps.style import PHOTO, STRIP, Style, check_name, mixture
 from .checkpoint import is_shipped, read_config, read_tensors, save, write_tensors
+from .data.files import Progress
 from .data.images import Picture, pixels_of_photo
 from .data.stylised import shrunk
 from .nets import ImageNorm
@@ -32,6 +34,8 @@ DOUBTFUL = 1e3
 UNDONE = 1 << 20
 #: Side of the squares that show the statistics of a photo in tiles.
 SQUARE = 512
+#: One photo at a time: while one is taken in tiles, its statistics are held in the model.
+BUSY = threading.Lock()
 #: Photos that a style network is asked for when its kernel is fitted.
 PAIRS = 12
 
@@ -102,17 +106,23 @@ def in_tiles(model: Style, photo: Tensor, undo: bool = False) -> bool:
 
 @torch.inference_mode()
 def render(
-    model: Style, kernel: Tensor, photo: Tensor, undo: bool = False, exact: bool = False
+    model: Style,
+    kernel: Tensor,
+    photo: Tensor,
+    undo: bool = False,
+    exact: bool = False,
+    progress: Progress | None = None,
 ) -> Tensor:
-    """f or f† of a photo (3, H, W) of any size, large ones in tiles.
+    """f or f† of a photo (3, H, W) of any size, large ones in tiles; safe in several threads.
 
     What is given as bytes and taken in tiles comes back as bytes, unless ``exact``.
     """
-    if not in_tiles(model, photo, undo):
-        return model.render(_floats(photo)[None], kernel, undo)[0]
-    out = torch.empty(photo.shape) if exact else torch.empty_like(photo)
-    with _statistics(model, kernel, photo):
-        _tiled(model, kernel, photo, out)
+    with BUSY:
+        if not in_tiles(model, photo, undo):
+            return model.render(_floats(photo)[None], kernel, undo)[0]
+        out = torch.empty(photo.shape) if exact else torch.empty_like(photo)
+        with _statistics(model, kernel, photo):
+            _tiled(model, kernel, photo, out, progress)
     return out
 
 
@@ -141,9 +151,12 @@ def _statistics(model: Style, kernel: Tensor, photo: Tensor) -> Iterator[None]:
             norm.recording, norm.held = False, None
 
 
-def _tiled(model: Style, kernel: Tensor, photo: Tensor, out: Tensor) -> None:
+def _tiled(
+    model: Style, kernel: Tensor, photo: Tensor, out: Tensor, progress: Progress | None
+) -> None:
     assert model.reach is not None
     _, H, W = photo.shape
+    done, count = 0, math.prod(-(-side // TILE) for side in (H, W))
     for rows, inner_rows in tiles(H, model.reach, model.multiple, TILE):
         for columns, inner_columns in tiles(W, model.reach, model.multiple, TILE):
             made = model.render(_floats(photo[:, rows, columns])[None], kernel)[0]
@@ -152,6 +165,9 @@ def _tiled(model: Style, kernel: Tensor, photo: Tensor, out: Tensor) -> None:
             width = inner_columns.stop - inner_columns.start
             made = made[:, top : top + height, left : left + width]
             out[:, inner_rows, inner_columns] = _bytes(made) if out.dtype == torch.uint8 else made
+            done += 1
+            if progress is not None:
+                progress("stylize", done, count)
 
 
 def _write(path: Path, image: Tensor) -> None:
@@ -194,6 +210,7 @@ def stylize(
     out: Path | None = None,
     tensor: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Photos in a style or a blend of styles; or, to undo it, the photos of such pictures.
 
@@ -222,7 +239,8 @@ def stylize(
         if in_tiles(model, made, undo):
             say(f"{place.name}: {made.shape[2]}×{made.shape[1]} pixels, in tiles of {TILE}")
         for _ in range(times):
-            made = render(model, kernel, made, undo, exact=tensor is not None or times > 1)
+            exact = tensor is not None or times > 1
+            made = render(model, kernel, made, undo, exact, progress)
         _write(place, made)
         if tensor is not None:
             written(tensor)

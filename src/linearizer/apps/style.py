@@ -57,6 +57,7 @@ class Config(Settings):
     kernel: int = Field(3, ge=1, description="side of the kernel")
     hypernetwork: int = Field(16, ge=1, description="width of the network that makes kernels")
     pixel: float = Field(1.0, ge=0, description="weight of |f(x) − y|")
+    squares: float = Field(0.0, ge=0, description="weight of (f(x) − y)²")
     perceptual: float = Field(0.5, ge=0, description="weight of LPIPS, where its weights are there")
     texture: float = Field(
         0.2, ge=0, description="weight of the Gram matrices of its features, late in training"
@@ -387,6 +388,8 @@ def loss(model: Style, batch: Any, draw: Draw) -> dict[str, Tensor]:
     config, kernels = model.config, model.kernels()
     made = _drawn(model, batch, kernels)
     terms = {"pixel": config.pixel * (made - batch.y).abs().mean()}
+    if config.squares:
+        terms["squares"] = config.squares * (made - batch.y).square().mean()
     if batch.judge is not None and config.perceptual:
         # A little beyond the range, so that gradients lead back into it.
         seen = made.clamp(-0.2, 1.2)
@@ -452,8 +455,11 @@ APP = App(
             "training": {"steps": 400},
         },
         "single": {
-            "model": {"perceptual": 0.0, "texture": 0.0},
-            "training": {"steps": 600, "rate": 3e-3},
+            "model": {
+                "hidden": 64, "pixel": 0.0, "squares": 10.0, "perceptual": 0.0, "texture": 0.0,
+                "condition": 3e-4,
+            },
+            "training": {"steps": 800, "batch": 5, "rate": 3e-3, "validate_every": 200},
         },
     },
 )  # fmt: skip

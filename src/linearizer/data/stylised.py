@@ -16,12 +16,14 @@ __all__ = ["Pair", "Stylised"]
 
 #: Longer photos are shrunk to this side: style networks are made for strokes of a few pixels.
 LONGEST = 640
+#: Sides of a photo that is taken as a whole divide by this.
+WHOLE = 16
 #: Bytes of stylised photos that are kept; others are made again each time.
 KEPT = 2 << 30
 
 
 class Pair(NamedTuple):
-    r"""Crops before and after: x and y (n, 3, size, size) in [0, 1], and which style made y."""
+    r"""Crops before and after: x and y (n, 3, H, W) in [0, 1], and which style made y."""
 
     x: Tensor
     y: Tensor
@@ -39,7 +41,8 @@ class Stylised:
     Arguments:
         photos: What is stylised.
         styles: Networks (1, 3, H, W) → (1, 3, H, W) by name.
-        size: Side of the crops.
+        size: Side of the crops; None takes a single photo as a whole, its last rows and columns
+            repeated until the sides divide by 16.
         crops: Of each photo and style; 1 is the centre.
         judge: Handed on with each pair.
         longest: Photos with a longer side are shrunk to this.
@@ -60,16 +63,18 @@ class Stylised:
         self,
         photos: Photos,
         styles: Mapping[str, Callable[[Tensor], Tensor]],
-        size: int,
+        size: int | None,
         crops: int = 64,
         judge: Any = None,
         longest: int = LONGEST,
     ) -> None:
-        if min(size, crops, len(photos)) < 1:
+        if min(1 if size is None else size, crops, len(photos)) < 1:
             raise ValueError(
                 "Stylised: expected photos, and crops of a size and number of 1 or more, got "
                 f"{len(photos)} photos, size {size} and {crops} crops."
             )
+        if size is None and len(photos) > 1:
+            raise ValueError(f"Stylised: expected one photo to take as a whole, got {len(photos)}.")
         self.photos, self.names, self.size, self.crops = photos, tuple(styles), size, crops
         self.judge, self.longest = judge, longest
         self._nets = tuple(styles.values())
@@ -81,25 +86,31 @@ class Stylised:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(3, size, size) of one crop."""
-        return 3, self.size, self.size
+        """(3, H, W) of one crop."""
+        if self.size is not None:
+            return 3, self.size, self.size
+        height, width = (-(-side // WHOLE) * WHOLE for side in self._bytes(0, -1).shape[1:])
+        return 3, height, width
 
     def batch(self, index: Tensor) -> Pair:
         """The crops of these numbers (n,)."""
         check_index(index, len(self), "Stylised")
-        x = torch.empty(len(index), 2, 3, self.size, self.size)
+        x = torch.empty(len(index), 2, *self.shape)
         style = index // self.crops % (len(self.names) + 1)
         photo = index // self.crops // (len(self.names) + 1)
         for out, number, i, s in zip(
             x, index.tolist(), photo.tolist(), style.tolist(), strict=True
         ):
-            both = torch.stack([self._bytes(i, len(self.names)), self._bytes(i, s)])
+            both = torch.stack([self._bytes(i, -1), self._bytes(i, s)])
             out.copy_(self._cut(both, number))
         x /= 255
         return Pair(x[:, 0].contiguous(), x[:, 1].contiguous(), style, self.judge)
 
     def _cut(self, both: Tensor, number: int) -> Tensor:
         height, width = both.shape[-2:]
+        if self.size is None:
+            pad = (0, self.shape[2] - width, 0, self.shape[1] - height)
+            return F.pad(both.to(torch.float32), pad, mode="replicate")
         side = min(self.size, height, width)
         if self.crops == 1:
             top, left = (height - side) // 2, (width - side) // 2
@@ -113,13 +124,14 @@ class Stylised:
         return cut
 
     def _bytes(self, i: int, style: int) -> Tensor:
-        """Photo i in a style, (3, H, W) uint8."""
+        """Photo i in a style, (3, H, W) uint8; −1 is none."""
+        style %= len(self.names) + 1
         if (i, style) in self._made:
             return self._made[i, style]
         if style == len(self.names):
             x = shrunk(self.photos.photo(i), self.longest)
         else:
-            before = self._bytes(i, len(self.names)).to(torch.float32)[None] / 255
+            before = self._bytes(i, -1).to(torch.float32)[None] / 255
             with torch.no_grad():
                 x = self._nets[style](before)[0]
         made = x.clamp(0, 1).mul(255).round().to(torch.uint8)

@@ -14,7 +14,8 @@ from torch import Tensor
 
 from ..apps.style import PHOTO, RTOL, STRIP, Style
 from ..data import Data
-from ..data.stylised import shrunk
+from ..data.photos import Photos
+from ..data.stylised import Stylised, shrunk
 from ..metrics import psnr
 from ..pictures import image_grid
 from ..runs import run_data
@@ -43,15 +44,18 @@ def style(
     source = run_data(one, root)
     folder = result_folder(one, out)
     nets = load_styles(teacher_folder(one.config, root))
-    held = [shrunk(source.test.photo(i)) for i in range(min(photos, len(source.test)))]  # type: ignore[union-attr]
+    assert isinstance(source.train, Stylised) and isinstance(source.test, Photos)
+    longest, seen = source.train.longest, source.train.size is None
+    held = [shrunk(source.test.photo(i), longest) for i in range(min(photos, len(source.test)))]
     judge, why = lpips_or_why(root)
     names = model.config.names
     result: dict[str, Any] = {
-        "run": str(run), "styles": list(names), "photos": len(held), "lpips": why or "alex",
+        "run": str(run), "styles": list(names), "photos": len(held), "held_out": not seen,
+        "lpips": why or "alex",
         "parameters": sum(p.numel() for p in model.parameters()),
         "condition_number": {n: model.condition(model.kernel(n)) for n in names},
     }  # fmt: skip
-    say(f"fidelity on {len(held)} held-out photos")
+    say("fidelity on the photo of training" if seen else f"fidelity on {len(held)} held-out photos")
     known = [n for n in names if n in nets]
     linear = {n: linear_map(*_trained(source, nets[n])) for n in known}
     result["fidelity"] = fidelity(model, {n: nets[n] for n in known}, linear, held, judge)
@@ -86,7 +90,9 @@ def psnr_of(photos: list[Tensor], f: Map) -> list[float]:
 
 def _trained(source: Data, net: StyleNet, n: int = FITTED) -> tuple[list[Tensor], list[Tensor]]:
     """Training photos, and what a style network makes of them."""
-    x = [shrunk(source.train.photos.photo(i)) for i in range(min(n, len(source.train.photos)))]  # type: ignore[union-attr]
+    train = source.train
+    assert isinstance(train, Stylised)
+    x = [shrunk(train.photos.photo(i), train.longest) for i in range(min(n, len(train.photos)))]
     return x, [net(photo[None])[0] for photo in x]
 
 
