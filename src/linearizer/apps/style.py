@@ -422,13 +422,19 @@ def preview(model: Style, data: Any, path: Path) -> None:
     """Crops of photos, and each style of them by its network and by f."""
     styles, val = model.config.names, data.val
     n = min(8, len(val.photos))
+    title = "Style networks, and one pair of g with an operator each"
+    if n == 1:
+        batch = val.batch(torch.arange(len(styles) + 1))
+        made = _drawn(model, batch, model.kernels()).clamp(0, 1)
+        image_grid(path, [batch.y, made], ["network", "f"], [*styles, PHOTO], title, cell=1.6)
+        return
     each = torch.arange(n) * (len(styles) + 1)
     rows, labels = [], []
     for s in (len(styles), *range(len(styles))):
         batch = val.batch(each + s)
         rows += [batch.y, _drawn(model, batch, model.kernels()).clamp(0, 1)]
-        labels += ["photo" if s == len(styles) else f"{styles[s]}, network", "f"]
-    image_grid(path, rows, labels, [], "Style networks, and one pair of g with an operator each")
+        labels += [PHOTO if s == len(styles) else f"{styles[s]}, network", "f"]
+    image_grid(path, rows, labels, [], title)
 
 
 APP = App(
