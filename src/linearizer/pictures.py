@@ -13,7 +13,7 @@ from torch import Tensor
 from .linearizer import Linearizer
 from .operators import UnsupportedError
 
-__all__ = ["image_grid", "spectrum"]
+__all__ = ["image_grid", "series_plot", "spectrum"]
 
 
 def image_grid(
@@ -56,6 +56,43 @@ def image_grid(
         axes.text(j * tile + W * factor / 2, -gap, label, ha="center", va="bottom", fontsize=9)
     if title:
         figure.suptitle(title, x=0.5, y=1 - 0.12 / height, va="top", fontsize=11)
+    figure.savefig(path)
+
+
+def series_plot(
+    path: Path,
+    past: Tensor,
+    middle: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    truth: Tensor | None,
+    names: Sequence[str],
+    shown: Sequence[int] | None = None,
+    title: str = "",
+) -> None:
+    """Write a panel for each channel: past, forecast and its interval, truth where it is known.
+
+    ``past`` is (look_back, channels), all others (horizon, channels).
+    """
+    from matplotlib.figure import Figure
+
+    shown = range(len(names)) if shown is None else shown
+    figure = Figure(figsize=(9, 0.6 + 1.7 * len(shown)), dpi=110, layout="constrained")
+    panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+    before, after = range(1 - len(past), 1), range(1, len(middle) + 1)
+    for axes, i in zip(panels, shown, strict=True):
+        line, low, high, old = (v[:, i].cpu().numpy() for v in (middle, lower, upper, past))
+        axes.fill_between(after, low, high, color="C0", alpha=0.2, linewidth=0, label="interval")
+        axes.plot(before, old, color="0.3", linewidth=1, label="past")
+        axes.plot(after, line, color="C0", linewidth=1.5, label="forecast")
+        if truth is not None:
+            axes.plot(after, truth[:, i].cpu().numpy(), color="C1", linewidth=1, label="truth")
+        axes.set_title(names[i], fontsize=9, loc="left")
+        axes.grid(alpha=0.3)
+    panels[0].legend(fontsize=8, ncols=4, loc="upper left")
+    panels[-1].set_xlabel("steps after the last row")
+    if title:
+        figure.suptitle(title, fontsize=11)
     figure.savefig(path)
 
 

@@ -19,7 +19,7 @@ from .files import Progress, root_folder
 from .images import Batch, Images, load_folder, read_images
 from .photos import Photos
 from .stylised import Stylised
-from .tables import Table, Windows, read_csv, windows
+from .tables import Moment, Table, Timed, Windows, read_csv, windows
 
 __all__ = [
     "NAMES",
@@ -27,13 +27,15 @@ __all__ = [
     "Batch",
     "Data",
     "Images",
-    "Photos",
+    "Moment",
     "Pair",
     "Pairs",
+    "Photos",
     "Sprites",
     "Status",
     "Stylised",
     "Table",
+    "Timed",
     "Trajectories",
     "Windows",
     "fetch",
@@ -62,9 +64,9 @@ class Data(NamedTuple):
     r"""Three parts of one source, and sentences to print beside results."""
 
     name: str
-    train: Images | Photos | Stylised | Windows | Sprites
-    val: Images | Photos | Stylised | Windows | Sprites
-    test: Images | Photos | Windows | Sprites
+    train: Images | Photos | Stylised | Windows | Timed | Sprites
+    val: Images | Photos | Stylised | Windows | Timed | Sprites
+    test: Images | Photos | Windows | Timed | Sprites
     notes: tuple[str, ...]
 
 
