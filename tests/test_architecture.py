@@ -37,6 +37,7 @@ ORDER = [
     "runs",
     "sampling",
     "projecting",
+    "forecasting",
     "baselines",
     "evaluation",
     "quickstart",

@@ -123,11 +123,41 @@ def spectrum(f: Linearizer, folder: Path, k: int = 8, limit: int = 512) -> dict[
         if len(space.shape) == 3 and space.shape[0] in (1, 3):
             files.append(folder / f"{name}-singular-vectors.png")
             _walks(vectors, svd.S, space, name, files[-1])
+        elif len(space.shape) == 2:
+            files.append(folder / f"{name}-singular-vectors.png")
+            _curves(vectors, svd.S, space, name, files[-1])
     result: dict[str, Any] = {"dimensions": list(f.operator.shape)}
     result["singular_values"] = values.tolist()
     if eigenvalues is not None:
         result["eigenvalues"] = [[v.real, v.imag] for v in eigenvalues.tolist()]
     return {**result, "files": [str(p) for p in files]}
+
+
+def _curves(vectors: Tensor, values: Tensor, space: Any, name: str, path: Path) -> None:
+    """Each singular vector of windows (steps, channels) as curves, the strongest channels named.
+
+    Drawn is v ⊖ 0 as a difference of points, g⁻¹(v) − g⁻¹(0).
+    """
+    from matplotlib.figure import Figure
+
+    columns = 1 if len(vectors) == 1 else 2
+    rows = -(-len(vectors) // columns)
+    figure = Figure(figsize=(5.5 * columns, 0.5 + 1.8 * rows), dpi=110, layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True).flatten()
+    difference = (vectors - space.zero()).float().cpu()
+    for axes, curve, value in zip(panels, difference, values.tolist(), strict=False):
+        strong = curve.square().sum(0).argsort(descending=True)[:3].tolist()
+        for i in range(curve.shape[1]):
+            label = f"channel {i}" if i in strong else None
+            shown = {"linewidth": 1.5} if label else {"linewidth": 0.6, "color": "0.75"}
+            axes.plot(curve[:, i].numpy(), label=label, **shown)
+        axes.set_title(f"σ = {value:.3g}", fontsize=9, loc="left")
+        axes.legend(fontsize=7)
+        axes.grid(alpha=0.3)
+    for axes in panels[len(vectors) :]:
+        axes.set_axis_off()
+    figure.suptitle(f"{name.capitalize()} singular vectors, as curves over steps", fontsize=11)
+    figure.savefig(path)
 
 
 def _plot_spectrum(values: Tensor, eigenvalues: Tensor | None, size: int, path: Path) -> None:

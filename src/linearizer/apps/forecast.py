@@ -61,7 +61,7 @@ class Config(Settings):
     changed: int = Field(16, ge=1, description="coordinates of every channel that g_x then shifts")
     hidden: int = Field(64, ge=1, description="width of the conditioner")
     depth: int = Field(2, ge=1, description="hidden layers of the conditioner")
-    knots: int = Field(0, ge=0, description="of the rising map of each channel in g_y; 0 for none")
+    knots: int = Field(17, ge=0, description="of the rising map of each channel in g_y; 0 for none")
     core_rate: float = Field(
         0.1, gt=0, description="learning rate of the core, as a share of that of g"
     )
@@ -268,7 +268,7 @@ def start(model: Forecast, data: Any) -> None:
     model.mean.copy_(train.windows.mean)
     model.std.copy_(train.windows.std)
     layer = cast(LevelAndWaves, next(iter(cast(Chain, model.source.g))))
-    raw = [layer.raw(x).double() for x, _, _ in _batches(train, c.clamp)]
+    raw = [layer.raw(x).double() for x, _, _ in _batches(model, train)]
     std, mean = torch.std_mean(torch.cat(raw), 0, correction=0)
     layer.adopt(mean.to(layer.mean), std.to(layer.scale))
     del raw
@@ -290,11 +290,13 @@ def start(model: Forecast, data: Any) -> None:
         model.raw_waves.copy_(waves.permute(1, 0, 3, 2) / rate)
 
 
-def _batches(part: Any, clamp: float, size: int = 512) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+def _batches(
+    model: Forecast, part: Any, size: int = 512
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """Windows of a part, cut at ±clamp: all of them, or every k-th, at most WINDOWS."""
-    every = -(-len(part) // WINDOWS)
+    clamp, every = model.config.clamp, -(-len(part) // WINDOWS)
     for index in torch.arange(0, len(part), every).split(size):
-        x, y, t = part.batch(index)
+        x, y, t = (v.to(model.raw) for v in part.batch(index))
         yield x.clamp(-clamp, clamp), y.clamp(-clamp, clamp), t
 
 
@@ -303,7 +305,7 @@ def _moments(model: Forecast, part: Any) -> tuple[Tensor, Tensor, Tensor]:
     c = model.config
     C, total = len(c.columns), 0
     sums: list[Any] = [0.0, 0.0, 0.0]
-    for x, y, t in _batches(part, c.clamp):
+    for x, y, t in _batches(model, part):
         z = model.source.coordinates(x).unflatten(1, (C, -1)).movedim(1, 0)
         if c.harmonics:
             low = z[..., : model.raw_waves.shape[-1]]
@@ -322,7 +324,7 @@ def finish(model: Forecast, data: Any) -> None:
     every = -(-len(data.val) // 2000)
     errors = []
     for index in torch.arange(0, len(data.val), every).split(256):
-        x, y, t = data.val.batch(index)
+        x, y, t = (v.to(model.raw) for v in data.val.batch(index))
         error = model.target.coordinates(y) - model.coordinates(x, t)
         errors.append(error.unflatten(1, (C, H)))
     r = torch.cat(errors)  # (windows, C, H)
@@ -338,10 +340,10 @@ def finish(model: Forecast, data: Any) -> None:
 @torch.no_grad()
 def preview(model: Forecast, data: Any, path: Path) -> None:
     """Past, truth and forecast with its 90% interval, of four channels of one validation window."""
-    batch = data.val.batch(torch.tensor([len(data.val) // 2]))
-    lower, middle, upper = model.interval(batch.x, batch.t)
+    x, y, t = (v.to(model.raw) for v in data.val.batch(torch.tensor([len(data.val) // 2])))
+    lower, middle, upper = model.interval(x, t)
     shown = range(min(4, len(model.config.columns)))
-    series_plot(path, batch.x[0], middle[0], lower[0], upper[0], batch.y[0],
+    series_plot(path, x[0], middle[0], lower[0], upper[0], y[0],
                 list(model.config.columns), shown, "One validation window, scaled")  # fmt: skip
 
 
