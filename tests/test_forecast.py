@@ -1,19 +1,22 @@
 """Forecasts: the laws of their map, the closed-form start, intervals, tables, and the commands."""
 
+import contextlib
 import csv
 import datetime
+import io
 import json
-import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 import torch
 
 from laws import close
-from linearizer import data, forecasting, runs
+from linearizer import cli, data, forecasting, runs
 from linearizer.apps import forecast
 from linearizer.data.tables import Timed, clock, day_of, read_csv, series, weather_series
 from linearizer.draws import Draw
+from linearizer.evaluation.forecast import _errors, intervals, weather, weather_table
 from linearizer.families import Periodic
 from linearizer.operators import BlockDiagonal
 from linearizer.sources import SOURCES, SeriesSettings
@@ -125,7 +128,7 @@ def test_the_start_is_the_ridge_regression_of_each_channel():
     """Normal equations over all windows, from the windows themselves."""
     model, made_of = made(shaken=False, knots=0), source()
     x, y, _ = (v.double() for v in made_of.train.batch(torch.arange(len(made_of.train))))
-    z = model.source.coordinates(x).unflatten(1, (3, LOOK_BACK))
+    z = model.source.coordinates(x).detach().unflatten(1, (3, LOOK_BACK))
     blocks = model.operator().blocks.detach()
     for c in range(3):
         distances = []
@@ -374,11 +377,24 @@ def test_numbers_may_count_the_time(tmp_path):
 # -- commands ----------------------------------------------------------------------------------
 
 
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
 def linearizer(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "linearizer.cli", *map(str, arguments)],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
+    """The command line in this process, in float32 as users have it."""
+    torch.set_default_dtype(torch.float32)
+    out, err, before = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = ["linearizer", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = cli._run()
+    finally:
+        sys.argv = before
+        torch.set_default_dtype(torch.float64)
+    return Done(code, out.getvalue(), err.getvalue())
 
 
 @pytest.fixture(scope="module")
@@ -420,13 +436,14 @@ def test_a_forecast_continues_the_table_in_its_units(trained, tmp_path):
     assert (low < high).all()
     assert (middle[:, 1] > 90).all() and middle[:, 0].abs().max() < 3  # the units of the table
     # The same as the model says.
-    model = runs.opened(trained).model
+    model = runs.opened(trained).model.float()
     values = rows(100)[-LOOK_BACK:].float()
     t = day_of([str(START + 99 * HOUR)]).float()
     said = model.unscale(model.predict(model.scale(values)[None], t))[0]
     assert torch.allclose(said, middle.float(), atol=1e-3)
-    narrow = forecasting.forecast(trained, recent, tmp_path / "g.csv", coverage=0.5)
-    assert narrow["coverage"] == 0.5
+    narrow = linearizer("forecast", trained, "--csv", recent, "-o", tmp_path / "g.csv",
+                        "--coverage", 0.5, "--json")  # fmt: skip
+    assert json.loads(narrow.stdout)["coverage"] == 0.5
     with open(tmp_path / "g.csv", newline="") as file:
         _, *again = csv.reader(file)
     assert float(again[0][3]) < float(lines[0][3]) and again[0][1] == lines[0][1]
@@ -473,3 +490,36 @@ def test_spectrum_certificate_and_back_casts_of_a_run(trained):
     past = f.pinv()(y[:1])  # the least past that has this future
     assert past.shape == (1, LOOK_BACK, 3)
     close(f(past), y[:1], 1e-6)
+
+
+def test_the_table_has_measured_and_published_rows():
+    def row(mse):
+        return {"mse": mse, "mae": 0.2, "parameters": 1000, "cpu_seconds": 3.0}
+
+    published = {"other": {"look_back": 336, "mse": [0.1, 0.2, 0.3, 0.4]}}
+    rows = {"strict": {h: row(0.15) for h in ("96", "192", "336", "720")}, "one": {"96": row(0.3)}}
+    text = weather_table({"look_back": 96, "rows": rows, "published_mse": published}).splitlines()
+    assert text[2].startswith("| strict | 96 | 0.150 / 0.200 | ") and "| 0.150 | 1,000 |" in text[2]
+    assert text[3].startswith("| one | 96 | 0.300 / 0.200 | – | – | – | – |")
+    assert text[4].startswith("| other, published | 336 | 0.100 | 0.200 | 0.300 | 0.400 | 0.250 |")
+
+
+def test_the_weather_command_refuses_what_it_does_not_know(tmp_path):
+    for arguments, said in (
+        ({"horizons": "soon"}, "expected horizons as whole numbers"),
+        ({"rows": "stict"}, "there is no row 'stict'. Did you mean strict?"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            weather(out=tmp_path, **arguments)
+
+
+def test_coverage_and_errors_are_counted_over_all_windows():
+    model, part = made(harmonics=1).float(), source().test
+    forecast.finish(model, source())
+    found = intervals(model, part, 0.8)
+    x, y, t = part.batch(torch.arange(len(part)))
+    lower, middle, upper = model.interval(x, t, 0.8)
+    inside = ((lower <= y) & (y <= upper)).double().mean()
+    assert found["coverage"] == pytest.approx(float(inside)) and found["nominal"] == 0.8
+    assert set(found["coverage_by_channel"]) == set(NAMES)
+    assert _errors(model, part)["mse"] == pytest.approx(float((middle - y).square().mean()), 1e-5)

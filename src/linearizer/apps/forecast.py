@@ -348,7 +348,7 @@ def preview(model: Forecast, data: Any, path: Path) -> None:
 
 
 _TRAINING = {
-    "steps": 300, "batch": 128, "rate": 1e-3, "ema": 0.98, "validate_every": 25, "patience": 6,
+    "steps": 300, "batch": 128, "rate": 1e-3, "ema": 0.98, "validate_every": 50, "patience": 3,
     "checkpoint_every": 100,
 }  # fmt: skip
 

@@ -265,22 +265,24 @@ def _error_plot(found: Mapping[str, Any], horizon: int, path: Path) -> None:
 
 
 def weather_table(result: Mapping[str, Any]) -> str:
-    """The table as Markdown: MSE / MAE at each horizon, ours first measured, then published."""
-    horizons = list(next(iter(result["rows"].values())))
-    full = horizons == [str(h) for h in HORIZONS]
+    """The table as Markdown: MSE / MAE at each horizon, what was measured and what is published."""
+    found = result["rows"].values()
+    horizons = sorted({h for rows in found for h in rows}, key=int)
     lines = [
         "| | look-back | " + " | ".join(horizons) + " | mean MSE | parameters | training, CPU s |",
         "|---" * (5 + len(horizons)) + "|",
     ]
     for name, rows in result["rows"].items():
-        cells = [f"{rows[h]['mse']:.3f} / {rows[h]['mae']:.3f}" for h in horizons]
-        mean = sum(rows[h]["mse"] for h in horizons) / len(horizons)
-        sizes = [rows[h]["parameters"] for h in (horizons[0], horizons[-1])]
-        spent = [rows[h]["cpu_seconds"] for h in (horizons[0], horizons[-1])]
+        cells = [
+            f"{rows[h]['mse']:.3f} / {rows[h]['mae']:.3f}" if h in rows else "–" for h in horizons
+        ]
+        mean = f"{sum(r['mse'] for r in rows.values()) / len(rows):.3f}"
         lines.append(
-            f"| {name} | {result['look_back']} | {' | '.join(cells)} | {mean:.3f} | "
-            f"{sizes[0]:,} – {sizes[1]:,} | {spent[0]:.0f} – {spent[1]:.0f} |"
+            f"| {name} | {result['look_back']} | {' | '.join(cells)} | "
+            f"{mean if len(rows) == len(horizons) else '–'} | {_span(rows, 'parameters')} | "
+            f"{_span(rows, 'cpu_seconds')} |"
         )
+    full = horizons == [str(h) for h in HORIZONS]
     for name, row in result["published_mse"].items() if full else ():
         mse = row["mse"]
         lines.append(
@@ -289,3 +291,10 @@ def weather_table(result: Mapping[str, Any]) -> str:
             + f" | {sum(mse) / len(mse):.3f} | | |"
         )
     return "\n".join(lines)
+
+
+def _span(rows: Mapping[str, Any], key: str) -> str:
+    """The least and the largest of a number over the horizons."""
+    numbers = sorted(row[key] for row in rows.values())
+    low, high = (f"{n:,.0f}" for n in (numbers[0], numbers[-1]))
+    return low if low == high else f"{low} – {high}"
