@@ -341,6 +341,29 @@ def projector_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def weather_rows() -> str:
+    """All forecasters beside published rows, and how often intervals held the truth."""
+    from linearizer.evaluation import weather_table
+
+    found = read("weather")
+    lines = [weather_table(found), ""]
+    ours = {name: found["rows"][name] for name in ("strict", "daily") if name in found["rows"]}
+    horizons = sorted({h for rows in ours.values() for h in rows}, key=int)
+    lines += [
+        "| 90% intervals: share of true values inside | " + " | ".join(horizons) + " |",
+        "|---" * (1 + len(horizons)) + "|",
+        *(
+            f"| {name} | "
+            + " | ".join(
+                f"{rows[h]['intervals']['coverage']:.1%}" if h in rows else "–" for h in horizons
+            )
+            + " |"
+            for name, rows in ours.items()
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
 def put(path: Path, mark: str, text: str) -> None:
     start, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->\n"
     old = path.read_text()
@@ -436,6 +459,7 @@ def main() -> None:
     put(DOCS / "flow.md", "collapse", collapse_table())
     put(DOCS / "projector.md", "projector", projector_table())
     put(DOCS / "style.md", "style", style_table())
+    put(DOCS / "forecast.md", "weather", weather_rows())
 
 
 if __name__ == "__main__":

@@ -10,11 +10,14 @@ from linearizer.bijections import (
     Chain,
     Flatten,
     InvertibleLinear,
+    LevelAndWaves,
+    Monotone,
     OnPart,
     PixelShuffle,
     PrincipalAxes,
     SpatialSplit2x2,
     Squeeze,
+    Swap,
     glow,
     mlp,
     patches,
@@ -23,6 +26,7 @@ from linearizer.bijections import (
 )
 from linearizer.nets import MLP, ResidualConv, UNet
 from linearizer.operators import (
+    BlockDiagonal,
     Convolution,
     Dense,
     Diagonal,
@@ -104,6 +108,17 @@ OPERATORS = {
     "scaled identity + low rank, one alpha": lambda: ScaledIdentityPlusLowRank(
         2.0, randn(7, 6, 2), randn(7, 6, 2)
     ),
+    "block diagonal": lambda: BlockDiagonal(randn(3, 2, 2)),
+    "block diagonal, powers exist": lambda: BlockDiagonal(
+        torch.stack([positive(3), positive(3) / 9])
+    ),
+    "block diagonal, tall": lambda: BlockDiagonal(randn(2, 4, 3)),
+    "block diagonal, wide": lambda: BlockDiagonal(randn(3, 2, 4)),
+    "block diagonal, singular": lambda: BlockDiagonal(
+        torch.stack([randn(3, 1) @ randn(1, 3), torch.zeros(3, 3)])
+    ),
+    "block diagonal, one block": lambda: BlockDiagonal(randn(1, 3, 2)),
+    "block diagonal, batch": lambda: BlockDiagonal(randn(7, 2, 2, 3)),
     "convolution, circular": lambda: Convolution(randn(2, 3, 3), (2, 4, 5)),
     "convolution, circular, even": lambda: Convolution(randn(2, 4, 4), (2, 4, 6)),
     "convolution, circular, powers exist": lambda: Convolution(
@@ -183,6 +198,14 @@ BIJECTIONS = {
     "on part, first": lambda: OnPart(mlp(3, blocks=2, hidden=16), 7),
     "on part, middle": lambda: OnPart(mlp(3, blocks=2, hidden=16), 7, start=2),
     "additive coupling, no parameters": lambda: AdditiveCoupling((4, 2, 2), nn.Tanh()),
+    "level and waves": lambda: LevelAndWaves((6, 2)).initialize(randn(40, 6, 2) * 2 + 1),
+    "level and waves, constant": lambda: LevelAndWaves((5, 3), constant=True).initialize(
+        randn(40, 5, 3).cumsum(1)
+    ),
+    "level and waves, two steps": lambda: LevelAndWaves((2, 1)),
+    "monotone": lambda: Monotone((4, 3)),
+    "monotone, few knots": lambda: Monotone((3, 1), knots=2, low=-0.5, high=0.5),
+    "swap": lambda: Swap((4, 3)),
     "chain": lambda: Chain(Squeeze((1, 4, 4)), ActNorm((4, 2, 2)), Flatten((4, 2, 2))),
     "patches": lambda: patches((3, 8, 12), squeezes=1, blocks=2, hidden=6),
     "glow, grey": lambda: glow((1, 8, 8)),

@@ -38,6 +38,7 @@ ORDER = [
     "sampling",
     "projecting",
     "stylizing",
+    "forecasting",
     "baselines",
     "evaluation",
     "quickstart",

@@ -874,6 +874,66 @@ def _report(result: dict[str, Any], text: str, as_json: bool) -> None:
         _wrote(result["files"])
 
 
+# -- forecasts -----------------------------------------------------------------------------
+
+
+@app.command()
+def forecast(
+    run: Annotated[str, typer.Argument(help="A run folder of a forecaster.")],
+    table: Annotated[
+        Path, typer.Option("--csv", help="CSV file that ends with the last known row")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="CSV file to write", show_default="TABLE-forecast.csv"),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="also draw it, as PNG")] = None,
+    coverage: Annotated[
+        float, typer.Option(help="probability that a bound's interval holds the truth")
+    ] = 0.9,
+    as_json: JsonFlag = False,
+) -> None:
+    """Forecast the rows after those of a table, with lower and upper bounds, in its own units.
+
+    Example: linearizer forecast runs/forecast-my --csv recent.csv -o forecast.csv --plot f.png
+    """
+    from . import forecasting
+
+    result = forecasting.forecast(run, table, out, plot, coverage)
+    text = (f"{result['horizon']} rows, {result['first']} to {result['last']}, from the last "
+            f"{result['look_back']}; {result['coverage']:.0%} intervals")  # fmt: skip
+    _report(result, text, as_json)
+
+
+@evaluate_app.command("weather")
+def evaluate_weather(
+    horizons: Annotated[str, typer.Option(help="with commas between")] = "96,192,336,720",
+    rows: Annotated[
+        str, typer.Option(help="rows of the table, with commas between", show_default="all")
+    ] = "",
+    minutes: Annotated[
+        float, typer.Option(min=0, help="longest training of a baseline, in CPU minutes")
+    ] = 2.0,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="folder for table, plots and runs")
+    ] = Path("runs/weather"),
+    data_root: RootOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train and measure all forecasters on the weather benchmark, beside published numbers.
+
+    Example: linearizer evaluate weather --horizons 96 --rows "last value,ridge,strict,daily"
+    """
+    from . import evaluation
+
+    result = evaluation.weather(horizons, rows, minutes, out, data_root, _note)
+    if as_json:
+        _json(result)
+        return
+    typer.echo(evaluation.weather_table(result))
+    _wrote(result["files"])
+
+
 # -- data ----------------------------------------------------------------------------------
 
 

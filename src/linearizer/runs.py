@@ -167,8 +167,11 @@ def execute(
         app.preview(model, source, path)
 
     torch.manual_seed(plan.training.seed)
+    model = app.model(config)
+    if app.start is not None and not (run / STATE).exists():
+        app.start(model, source)
     result = fit(
-        app.model(config),
+        model,
         app.loss,
         source.train,
         plan.training,

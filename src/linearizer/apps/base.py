@@ -56,6 +56,8 @@ class App:
     decided: tuple[str, ...]
     #: (model, data, path) writes a picture of what the model does
     preview: Callable[[Any, Any, Path], None] | None = None
+    #: (model, data) sets what is known in closed form, once, before training
+    start: Callable[[Any, Any], None] | None = None
     #: (model, data) ↦ the second stage, or None
     refine: Callable[[Any, Any], Refinement | None] | None = None
     #: (model, data) sets what is known in closed form, once, after training

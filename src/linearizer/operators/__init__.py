@@ -9,6 +9,7 @@ Pass an ``nn.Parameter`` to have it learned; any other tensor is kept as a buffe
 """
 
 from .base import DENSE_LIMIT, SVD, Dense, Eig, Operator, UnsupportedError
+from .blocks import BlockDiagonal
 from .convolution import Convolution
 from .diagonal import Diagonal, Projector
 from .lowrank import Identity, LowRank, ScaledIdentityPlusLowRank
@@ -17,6 +18,7 @@ from .mixing import MixingConvolution
 __all__ = [
     "DENSE_LIMIT",
     "SVD",
+    "BlockDiagonal",
     "Convolution",
     "Dense",
     "Diagonal",

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import DENSE_LIMIT, Dense, Operator, UnsupportedError
+from .blocks import BlockDiagonal
 from .convolution import Convolution
 from .diagonal import Diagonal, Projector
 from .lowrank import Identity, LowRank, ScaledIdentityPlusLowRank
@@ -42,6 +43,10 @@ def product(A: Operator, B: Operator) -> Operator:
         return pair[0]._from_multiplier(pair[0]._multiplier() * pair[1]._multiplier())
     if (mixing := _mixing(A, B)) is not None:
         return mixing[0]._from_blocks(mixing[0]._blocks() @ mixing[1]._blocks())
+    if (pair_of_blocks := _blocks(A, B)) is not None:
+        first, second = pair_of_blocks
+        if first.shape[-1] == second.shape[-2]:
+            return BlockDiagonal(first @ second)
     _guard_result(A, B, (A.shape[0], B.shape[1]), "@")
     if isinstance(B, Dense):
         return Dense(A._columns(B.matrix))
@@ -79,6 +84,10 @@ def add(A: Operator, B: Operator) -> Operator:
         if any(k > n for k, n in zip(kernel.shape[-2:], mixing[0].image[1:], strict=True)):
             return mixing[0]._from_blocks(mixing[0]._blocks() + mixing[1]._blocks())
         return MixingConvolution(kernel, mixing[0].image, origin)
+    if (pair_of_blocks := _blocks(A, B)) is not None:
+        first, second = pair_of_blocks
+        if first.shape[-2:] == second.shape[-2:]:
+            return BlockDiagonal(first + second)
     _guard_result(A, B, A.shape, "+")
     return Dense(A.dense() + B.dense())
 
@@ -149,6 +158,13 @@ def _as_mixing(A: Operator, size: tuple[int, int]) -> MixingConvolution | None:
         kernel = c[..., None, None] * torch.eye(C, dtype=A.dtype, device=A.device)
         return MixingConvolution(kernel[..., None, None], (C, *size))
     return None
+
+
+def _blocks(A: Operator, B: Operator) -> tuple[Tensor, Tensor] | None:
+    """The blocks of both, where both have as many, else None."""
+    if not (isinstance(A, BlockDiagonal) and isinstance(B, BlockDiagonal)):
+        return None
+    return (A.blocks, B.blocks) if A.blocks.shape[-3] == B.blocks.shape[-3] else None
 
 
 def _overlay(
