@@ -15,6 +15,7 @@ from linearizer.bijections import (
     PrincipalAxes,
     SpatialSplit2x2,
     Squeeze,
+    Twist,
     glow,
     mlp,
     revnet,
@@ -30,6 +31,7 @@ from linearizer.operators import (
     MixingConvolution,
     Projector,
     ScaledIdentityPlusLowRank,
+    Spirals,
 )
 
 randn = torch.randn
@@ -103,6 +105,13 @@ OPERATORS = {
     "scaled identity + low rank, one alpha": lambda: ScaledIdentityPlusLowRank(
         2.0, randn(7, 6, 2), randn(7, 6, 2)
     ),
+    "spirals": lambda: Spirals(randn(2), randn(2), randn(3)),
+    "spirals, powers exist": lambda: Spirals(1 + randn(2).abs(), randn(2), 1 + randn(2).abs()),
+    "spirals, singular": lambda: Spirals(
+        torch.tensor([0.0, -2.0]), torch.tensor([0.0, 1.0]), torch.tensor([0.0, -3.0, 0.5])
+    ),
+    "spirals, planes alone": lambda: Spirals(randn(2), randn(2)),
+    "spirals, batch": lambda: Spirals(randn(7, 2), randn(7, 2), randn(1)),
     "convolution, circular": lambda: Convolution(randn(2, 3, 3), (2, 4, 5)),
     "convolution, circular, even": lambda: Convolution(randn(2, 4, 4), (2, 4, 6)),
     "convolution, circular, powers exist": lambda: Convolution(
@@ -150,6 +159,8 @@ def conv(inputs, outputs):
 
 
 BIJECTIONS = {
+    "twist": lambda: Twist(7, 2, MLP(5, 2, 8)),
+    "twist, planes alone": lambda: Twist(4, 2, MLP(2, 2, 8)),
     "flatten": lambda: Flatten((2, 3)),
     "actnorm, vectors": lambda: ActNorm((5,)),
     "actnorm, images": lambda: ActNorm((3, 4, 4)),

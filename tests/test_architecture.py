@@ -37,6 +37,7 @@ ORDER = [
     "runs",
     "sampling",
     "projecting",
+    "simulating",
     "baselines",
     "evaluation",
     "quickstart",

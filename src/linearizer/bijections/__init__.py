@@ -7,6 +7,7 @@ from .coupling import AdditiveCoupling, AffineCoupling
 from .mixing import ActNorm, Conv1x1, InvertibleLinear
 from .reshape import PixelShuffle, SpatialSplit2x2, Squeeze
 from .stacks import glow, mlp, patches, revnet, subspace
+from .twist import Twist
 
 __all__ = [
     "ActNorm",
@@ -22,6 +23,7 @@ __all__ = [
     "PrincipalAxes",
     "SpatialSplit2x2",
     "Squeeze",
+    "Twist",
     "from_freia",
     "from_nflows",
     "from_normflows",
