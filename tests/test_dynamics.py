@@ -373,7 +373,7 @@ def test_train_simulate_spectrum_certify(run, tmp_path):
 def test_simulate_refuses_with_a_sentence(run, tmp_path):
     def said(**changes):
         call = {"start": "1,0", "times": "0:1:1", "out": tmp_path / "x.csv", **changes}
-        with pytest.raises(ValueError) as error:  # noqa: PT011
+        with pytest.raises(ValueError) as error:
             simulating.simulate(run, **call)
         return str(error.value)
 
@@ -386,3 +386,38 @@ def test_simulate_refuses_with_a_sentence(run, tmp_path):
         assert file["x"].shape == (1, 2, 2) and file["t"].tolist() == [[0, 1]]
     wrong = linearizer("simulate", "mnist-flow", "--start", "0", "--times", "0")
     assert wrong.returncode == 2 and "expected dynamics, but the run holds flow" in wrong.stderr
+
+
+# -- beside others ---------------------------------------------------------------------------
+
+
+def test_the_linear_methods_solve_a_linear_system():
+    pytest.importorskip("pydmd", reason="needs the extra dynamics")
+    pytest.importorskip("deeptime", reason="needs the extra dynamics")
+    from linearizer.baselines.motions import EDMD, ExactDMD, HankelDMD
+
+    t = 0.2 * torch.arange(30).repeat(12, 1)
+    K = torch.tensor([[-0.1, -2.0], [2.0, -0.1]])
+    x0 = torch.randn(12, 1, 2, 1)
+    x = (torch.linalg.matrix_exp(t[..., None, None] * K) @ x0)[..., 0]
+    moves = Trajectories(t, x, 0.2, ("a", "b"))
+    times = torch.tensor([0.0, 0.2, 0.33, 3.0])
+    truth = (torch.linalg.matrix_exp(times[:, None, None] * K) @ x[:, 9, None, :, None])[..., 0]
+    for method in (ExactDMD(moves), HankelDMD(moves), EDMD(moves, 1)):
+        assert torch.allclose(method.simulate(x[:, :10], times), truth, atol=0.02), method
+
+
+def test_evaluate_writes_a_table_and_says_what_is_missing(run, tmp_path, monkeypatch):
+    from linearizer import evaluation
+    from linearizer.evaluation import dynamics as table
+
+    monkeypatch.setattr(table.importlib.util, "find_spec", lambda name: None)
+    result = evaluation.dynamics(run, tmp_path / "table", minutes=1.0)
+    assert set(result["skipped"]) == {"exact DMD", "Hankel DMD", "EDMD", "neural ODE"}
+    assert "pydmd is not installed" in result["skipped"]["exact DMD"]
+    assert set(result["error"]) == {"ours", "last value"}
+    assert 0 < result["error"]["ours"]["1 horizon"] < result["error"]["last value"]["1 horizon"]
+    assert result["group_law"]["sum, float64"] < 1e-9 and len(result["steps_never_seen"]) == 3
+    assert result["rollout_seconds"]["ours"] > 0
+    for name in ("dynamics.json", "error.png", "paths.png"):
+        assert (tmp_path / "table" / name).stat().st_size > 500

@@ -1,4 +1,4 @@
-r"""What trained dynamics are for: states at any times, with modes switched off, and the spectrum."""
+r"""What trained dynamics are for: states at any times, with modes left out if one likes."""
 
 from __future__ import annotations
 

@@ -163,7 +163,8 @@ def simulated(settings: DynamicsSettings, times: float = 1.0, **changes: Any) ->
             found = ""
         if not found:
             raise ValueError(
-                f"parameters: expected NAME=NUMBER with commas between, got {settings.parameters!r}."
+                "parameters: expected NAME=NUMBER with commas between, got "
+                f"{settings.parameters!r}."
             )
     if settings.size is not None:
         parameters["points"] = settings.size

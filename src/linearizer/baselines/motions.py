@@ -20,7 +20,15 @@ from ..data import Trajectories
 from ..draws import Draw
 from ..nets import MLP
 
-__all__ = ["EDMD", "HankelDMD", "ExactDMD", "Motion", "NeuralODE", "neural_ode_loss"]
+__all__ = [
+    "EDMD",
+    "ExactDMD",
+    "HankelDMD",
+    "Motion",
+    "NeuralODE",
+    "best_edmd",
+    "neural_ode_loss",
+]
 
 
 class NeuralODE(nn.Module):
@@ -140,8 +148,8 @@ class EDMD(Motion):
     """deeptime's EDMD on monomials of the scaled state; the state is read off linearly."""
 
     def __init__(self, moves: Trajectories, degree: int) -> None:
+        from deeptime import decomposition
         from deeptime.basis import Monomials
-        from deeptime.decomposition import EDMD as Estimator
 
         super().__init__(moves)
         self.degree = degree
@@ -152,7 +160,7 @@ class EDMD(Motion):
         self.basis = Monomials(p=degree, d=y.shape[-1])
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            model = Estimator(self.basis).fit((before, after)).fetch_model()
+            model = decomposition.EDMD(self.basis).fit((before, after)).fetch_model()
         self.K = np.asarray(model.koopman_matrix)  # features after = features before @ K
         psi = self.basis(before)
         self.read = np.linalg.lstsq(psi, before, rcond=None)[0]

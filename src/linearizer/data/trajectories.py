@@ -3,6 +3,7 @@ r"""Trajectories from files: a CSV with a time column, or an NPZ of arrays."""
 from __future__ import annotations
 
 import zipfile
+from itertools import pairwise
 from pathlib import Path
 
 import numpy as np
@@ -79,7 +80,7 @@ def _csv(path: Path) -> tuple[list[Tensor], list[Tensor], tuple[str, ...]]:
     for name in dict.fromkeys(names):
         at = [i for i, n in enumerate(names) if n == name]
         time = values[at, 0]
-        for before, now in zip(at, at[1:], strict=False):
+        for before, now in pairwise(at):
             one, two = values[before, 0], values[now, 0]
             if two <= one:
                 whose = f"trajectory {name.strip()!r}" if which is not None else "the file"
