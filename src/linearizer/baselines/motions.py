@@ -7,9 +7,7 @@ extras (``pip install "linearizer[dynamics]"``); what is absent raises ImportErr
 from __future__ import annotations
 
 import abc
-import math
 import warnings
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -26,7 +24,6 @@ __all__ = [
     "HankelDMD",
     "Motion",
     "NeuralODE",
-    "best_edmd",
     "neural_ode_loss",
 ]
 
@@ -174,16 +171,3 @@ class EDMD(Motion):
         with np.errstate(all="ignore"):
             states = np.einsum("nk,mk,kd->nmd", left, power, right).real * self.scale
         return torch.from_numpy(states)
-
-
-def best_edmd(moves: Trajectories, check: Trajectories, degrees: Sequence[int]) -> EDMD:
-    """The degree whose error over the whole of the checking trajectories is least."""
-    best, least = None, math.inf
-    for degree in degrees:
-        one = EDMD(moves, degree)
-        states = one.simulate(check.x[:, :1].flatten(2), check.t[0])
-        error = float((states - check.x.flatten(2)).square().mean().nan_to_num(math.inf))
-        if best is None or error < least:
-            best, least = one, error
-    assert best is not None
-    return best

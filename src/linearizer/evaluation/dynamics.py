@@ -16,10 +16,10 @@ from torch import Tensor
 from ..apps.dynamics import Dynamics
 from ..baselines import train_for
 from ..baselines.motions import (
+    EDMD,
     ExactDMD,
     HankelDMD,
     NeuralODE,
-    best_edmd,
     neural_ode_loss,
 )
 from ..data import SYSTEMS, Trajectories
@@ -65,15 +65,14 @@ def dynamics(
     even = settings.model_copy(update={"even": True})
     train = simulated(even)  # from the same starts, in even steps, as many as the model saw
     kept = len(source.train.trajectories)  # type: ignore[union-attr]
-    check = _part(train, kept, kept + len(source.val.trajectories))  # type: ignore[union-attr]
-    train = _part(train, 0, kept)
+    train = Trajectories(train.t[:kept], train.x[:kept], train.dt, train.names)
     rows = train.t.shape[1] - 1
     say(f"{settings.name}: test trajectories of {FAR} horizons")
     test = simulated(
         even, trajectories=64, seed=settings.starts + 1_000_003, steps=FAR * rows + PAST
     )
     scale = model.scale.double().flatten().expand(dim)
-    methods, skipped = _methods(model, train, check, source, minutes, say)
+    methods, skipped = _methods(model, train, source, minutes, say)
     result: dict[str, Any] = {
         "run": one.folder.name,
         "system": settings.name,
@@ -101,7 +100,7 @@ def dynamics(
             "at 10, median": float(off[:, -1].sqrt().median()),
         }
     say("step sizes never seen")
-    result["steps_never_seen"] = _steps(methods, even, model, scale, rows)
+    result["steps_never_seen"] = _steps(methods, even, float(train.t[0, 1]), scale, rows)
     say("times")
     result["rollout_seconds"] = _times(methods, past, float(train.t[0, 1]))
     ours = result["rollout_seconds"]["ours"]
@@ -114,14 +113,8 @@ def dynamics(
     return write_table(result, folder / "dynamics.json", files)
 
 
-def _part(moves: Trajectories, first: int, last: int) -> Trajectories:
-    return Trajectories(
-        moves.t[first:last], moves.x[first:last], moves.dt, moves.names, moves.parameters
-    )
-
-
 def _methods(
-    model: Dynamics, train: Trajectories, check: Trajectories, source: Any, minutes: float, say: Say
+    model: Dynamics, train: Trajectories, source: Any, minutes: float, say: Say
 ) -> tuple[dict[str, tuple[Says, int]], dict[str, str]]:
     """What there is to compare, each with its count of numbers, and why others are left out."""
     shape, dim = model.config.shape, model.config.size
@@ -155,8 +148,9 @@ def _methods(
         if dim > 8:
             skipped["EDMD"] = f"monomials of {dim} numbers are too many"
         else:
-            best = best_edmd(train, check, (2, 3, 5, 7, 9) if dim < 3 else (2, 3, 5))
-            methods[f"EDMD, degree {best.degree}"] = (best.simulate, best.K.size)
+            for degree in (3, 5, 7, 9) if dim < 3 else (2, 3, 5):
+                made = EDMD(train, degree)
+                methods[f"EDMD, degree {degree}"] = (made.simulate, made.K.size)
     if minutes > 0 and there("torchdiffeq", "neural ODE"):
         methods["neural ODE"] = _neural_ode(model, source, count, minutes, say)
     elif minutes <= 0:
@@ -205,19 +199,18 @@ class _Flat:
 def _steps(
     methods: dict[str, tuple[Says, int]],
     settings: DynamicsSettings,
-    model: Dynamics,
+    usual: float,
     scale: Tensor,
     rows: int,
 ) -> dict[str, Any]:
     """Error over one horizon in steps of other lengths than those of the training data."""
     rows_of: dict[str, Any] = {}
-    usual = (settings.horizon_time or simulated(settings, trajectories=5).t[0, -1].item()) / rows
     for share in (0.1, math.sqrt(0.5), math.e):
         dt = share * usual
         steps = max(2, round(rows / share))
         # The past is in usual steps; then the state goes on in other ones.
         before = simulated(settings, trajectories=32, seed=77, steps=PAST, dt=usual)
-        after = _on(settings, before, dt, steps)
+        after = _on(before, dt, steps)
         times = dt * torch.arange(steps, dtype=torch.float64)
         past = before.x.flatten(2)
         rows_of[f"{share:.3g} of the usual step"] = {
@@ -229,7 +222,7 @@ def _steps(
     return rows_of
 
 
-def _on(settings: DynamicsSettings, before: Trajectories, dt: float, steps: int) -> Tensor:
+def _on(before: Trajectories, dt: float, steps: int) -> Tensor:
     """States that follow the last ones, by the system's own solver."""
     system: Any = before.parameters
     x = [before.x[:, -1]]
