@@ -24,7 +24,6 @@ from ..bijections import (
     AdditiveCoupling,
     Bijection,
     Chain,
-    Flatten,
     InvertibleLinear,
     OnPart,
     Twist,
@@ -135,6 +134,8 @@ class Dynamics(nn.Module):
                 "spirals, cycles, decays or constants."
             )
         lifted = config.kind == "lift"
+        if lifted and len(config.shape) > 1:
+            raise ValueError("dynamics: g = lift takes states of one axis. Leave g out for frames.")
         if (rank < size) if lifted else (rank > size):
             raise ValueError(
                 f"dynamics: {spirals} spirals, {cycles} cycles, {decays} decays and {constants} "
@@ -210,11 +211,14 @@ class Dynamics(nn.Module):
         """
         z = self.space.coordinates(self.pad(x0))
         t = torch.as_tensor(
-            times if isinstance(times, Tensor) else list(times), dtype=z.dtype, device=z.device
+            times if isinstance(times, Tensor) else list(times),
+            dtype=torch.float64,
+            device=z.device,
         )
         if t.ndim != 1:
             raise ValueError(f"simulate: expected times (m,), got shape {tuple(t.shape)}.")
-        flow = self.generator.exp(t)
+        # Angles of many turns keep their digits in double precision.
+        flow = self.generator.double().exp(t).to(z.dtype)
         z = (z * self.factors)[None].expand(len(t), -1, -1)
         moved = flow.forward(z).transpose(0, 1).flatten(0, 1)  # (n·m, dim)
         states = [self.state(self.space.points(part)) for part in moved.split(1 << 16)]
@@ -293,7 +297,8 @@ class Dynamics(nn.Module):
     def damped(self, modes: Iterable[int], factor: float = 1.0, rate: float = 0.0) -> Dynamics:
         r"""The same motion with these modes weaker: amplitudes times ``factor``, and e^{−rate·t}.
 
-        It shares g and the weights of K with this model.
+        It shares g and the weights of K with this model. A factor other than 0 and 1 counts anew
+        with every f_t that is applied, so the group law then needs rate alone.
         """
         twin = copy.copy(self)
         twin._buffers = dict(self._buffers)
@@ -314,9 +319,10 @@ class Dynamics(nn.Module):
         if len(self.config.shape) == 1:
             std = both.std(0)
             if bool((std == 0).any()):
-                flat = self.config.names[int((std == 0).nonzero()[0, 0])]
+                names, flat = self.config.names, int((std == 0).nonzero()[0, 0])
+                which = names[flat] if len(names) == len(std) else f"number {flat} of a state"
                 raise ValueError(
-                    f"dynamics: {flat} is the same in all of the data, so it has no dynamics. "
+                    f"dynamics: {which} is the same in all of the data, so it has no dynamics. "
                     "Leave it out."
                 )
             self.scale.copy_(std)
@@ -393,7 +399,7 @@ def _assign(layer: InvertibleLinear, W: Tensor) -> None:
 def _lift(config: Config) -> Bijection:
     """(x, 0) ↦ (x, h(x)), then a stack on all of it."""
     d, n = config.size, config.rank
-    start: list[Bijection] = [] if len(config.shape) == 1 else [Flatten(config.shape)]
+    start: list[Bijection] = []
     if n > d:
         h = MLP(d, n - d, config.hidden)
         last = h.layers[-1]
@@ -607,7 +613,7 @@ APP = App(
         },
         "lorenz": {"data": {"name": "lorenz"}, "model": {"spirals": 5, "stable": False}},
         "lambda-omega": {
-            "data": {"name": "lambda-omega"},
+            "data": {"name": "lambda-omega", "trajectories": 80, "size": 24},
             "model": {"spirals": 8, "cycles": 4, "coordinates": 0.1},
         },
     },

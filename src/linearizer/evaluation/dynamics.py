@@ -23,7 +23,6 @@ from ..baselines.motions import (
     neural_ode_loss,
 )
 from ..data import SYSTEMS, Trajectories
-from ..nets import MLP
 from ..runs import run_data
 from ..settings import resolve
 from ..simulating import dynamics_of
@@ -164,7 +163,7 @@ def _neural_ode(
     dim = model.config.size
     x = source.train.trajectories.x.flatten(2).flatten(0, 1).float()
     hidden = 8
-    while sum(p.numel() for p in MLP(dim, dim, hidden + 1).parameters()) <= count:
+    while (hidden + 1) * (2 * dim + hidden + 3) + dim <= count:  # two hidden layers
         hidden += 1
     torch.manual_seed(0)
     net = NeuralODE(dim, hidden, x.mean(0), x.std(0), model.config.horizon / 5)
