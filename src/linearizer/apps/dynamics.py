@@ -60,6 +60,12 @@ class Config(Settings):
     blocks: int = Field(5, ge=1, description="blocks of the stack on the coordinates")
     hidden: int = Field(48, ge=1, description="width of the conditioners")
     max_log_scale: float = Field(2.0, gt=0, description="bound of the couplings' log-scales")
+    near: float | None = Field(
+        0.1,
+        gt=0,
+        description="moves shorter than this, in standard deviations, count as if this long: errors "
+        "are relative to the way that a state goes; none for plain errors",
+    )
     coordinates: float = Field(0.1, ge=0, description="weight of the error in coordinates")
     padding: float = Field(0.1, ge=0, description="weight of what is left of 0 in the padding")
     backward: float = Field(0.0, ge=0, description="weight of the error backwards in time")
@@ -433,25 +439,34 @@ def loss(model: Dynamics, batch: Any, draw: Draw) -> dict[str, Tensor]:
     r"""‖f_Δt(x) − y‖² in data, and ‖e^{ΔtK}g(x) − g(y)‖² in coordinates over their variance.
 
     The first cannot be made small by a g that collapses; the second is the same for a g and any
-    multiple of it.
+    multiple of it. Pairs count by 1/(near² + ‖y − x‖²), divided by its mean, so that what is slow,
+    small or close to rest is learned as well as what is fast.
     """
     config = model.config
     x, y = model.pad(batch.x), model.pad(batch.y)
     z, w = model.space.coordinates(torch.cat([x, y])).chunk(2)
-    terms = _terms(model, z, w, batch.dt, batch.y)
+    weight = x.new_ones(len(x))
+    if config.near is not None:
+        way = ((batch.y - batch.x) / model.scale).square().flatten(1).mean(1)
+        weight = 1 / (config.near**2 + way)
+        weight = weight / weight.mean()
+    terms = _terms(model, z, w, batch.dt, batch.y, weight)
     if config.backward:
-        back = _terms(model, w, z, -batch.dt, batch.x)
+        back = _terms(model, w, z, -batch.dt, batch.x, weight)
         terms |= {f"{k} backward": config.backward * v for k, v in back.items()}
     return terms
 
 
-def _terms(model: Dynamics, z: Tensor, w: Tensor, dt: Tensor, y: Tensor) -> dict[str, Tensor]:
+def _terms(
+    model: Dynamics, z: Tensor, w: Tensor, dt: Tensor, y: Tensor, weight: Tensor
+) -> dict[str, Tensor]:
     config, r = model.config, model.config.rank
     moved = model.generator.exp(dt)(z)
     point = model.space.points(moved)
-    terms = {"data": ((model.state(point) - y) / model.scale).square().mean()}
+    off = ((model.state(point) - y) / model.scale).square().flatten(1).mean(1)
+    terms = {"data": (weight * off).mean()}
     if config.coordinates:
-        off = (moved - w)[:, :r].square().mean(0)
+        off = (weight[:, None] * (moved - w)[:, :r].square()).mean(0)
         variance = w[:, :r].var(0)
         # A coordinate of hardly any variance must not count without bound.
         terms["coordinates"] = config.coordinates * (off / (variance + 1e-3)).mean()
