@@ -324,6 +324,8 @@ def projector_table() -> str:
 
 def dynamics_table() -> str:
     """Error against horizon of each system, times, and steps never seen."""
+    if not (HERE / "dynamics.json").exists():
+        return "Not measured yet.\n"
     lines: list[str] = []
     for system, row in read("dynamics").items():
         if system == "machine":

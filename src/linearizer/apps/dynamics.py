@@ -63,7 +63,7 @@ class Config(Settings):
     near: float | None = Field(
         0.1,
         gt=0,
-        description="moves shorter than this, in standard deviations, count as if this long: errors "
+        description="moves shorter than this, in standard deviations, count as this long: errors "
         "are relative to the way that a state goes; none for plain errors",
     )
     coordinates: float = Field(0.1, ge=0, description="weight of the error in coordinates")
