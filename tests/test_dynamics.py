@@ -112,7 +112,7 @@ def test_a_stable_generator_has_no_growing_mode_whatever_is_learned(name):
             assert max(mode.rate for mode in model.spectrum()) <= 0
     free = made("padded, free")
     with torch.no_grad():
-        free.decay.fill_(-5.0)
+        free.decay.fill_(-0.5)
     assert max(mode.rate for mode in free.spectrum()) > 0
 
 
@@ -409,9 +409,8 @@ def test_the_linear_methods_solve_a_linear_system():
 
 def test_evaluate_writes_a_table_and_says_what_is_missing(run, tmp_path, monkeypatch):
     from linearizer import evaluation
-    from linearizer.evaluation import dynamics as table
 
-    monkeypatch.setattr(table.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     result = evaluation.dynamics(run, tmp_path / "table", minutes=1.0)
     assert set(result["skipped"]) == {"exact DMD", "Hankel DMD", "EDMD", "neural ODE"}
     assert "pydmd is not installed" in result["skipped"]["exact DMD"]

@@ -41,6 +41,10 @@ from .base import App
 __all__ = ["APP", "Config", "Dynamics", "Mode", "loss", "measure"]
 
 
+#: Steps of K for one of g: a slow K leaves g to bend for what is a frequency.
+FAST = 10.0
+
+
 class Config(Settings):
     """Settings of the model."""
 
@@ -150,9 +154,9 @@ class Dynamics(nn.Module):
             )
         self.space = Space(_lift(config) if lifted else _subspace(config))
         dim = self.space.dim
-        self.decay = nn.Parameter(torch.full((spirals + decays,), -2.0))
-        self.turn = nn.Parameter(2 * math.pi * torch.arange(1.0, spirals + cycles + 1))
-        self.rest = nn.Parameter(torch.full((1 if dim > rank else 0,), -2.0))
+        self.decay = nn.Parameter(torch.full((spirals + decays,), -2.0 / FAST))
+        self.turn = nn.Parameter(torch.arange(1.0, spirals + cycles + 1) * 2 * math.pi / FAST)
+        self.rest = nn.Parameter(torch.full((1 if dim > rank else 0,), -2.0 / FAST))
         self.register_buffer("scale", torch.ones(config.shape))
         self.register_buffer("spread", torch.ones(dim))  #: of coordinates, set after training
         self.register_buffer("centre", torch.zeros(dim))
@@ -186,6 +190,7 @@ class Dynamics(nn.Module):
         T = self.config.horizon
 
         def falling(raw: Tensor) -> Tensor:
+            raw = FAST * raw
             return -F.softplus(raw) / T if self.config.stable else raw.add(2.0).neg() / T
 
         decay, rest = falling(self.decay), falling(self.rest)
@@ -195,7 +200,7 @@ class Dynamics(nn.Module):
         single = torch.cat([decay[spirals:], zero(constants), rest.expand(outside)])
         k = len(real)
         return Spirals(
-            real - self.extra[0 : 2 * k : 2], self.turn / T, single - self.extra[2 * k :]
+            real - self.extra[0 : 2 * k : 2], FAST * self.turn / T, single - self.extra[2 * k :]
         )
 
     def forward(self, t: float | Tensor = 1.0) -> Linearizer:
@@ -380,9 +385,10 @@ class Dynamics(nn.Module):
         first = float(turns[turns > 0][0]) if bool((turns > 0).any()) else math.pi / T
         missing = turns == 0  # the overtones of one frequency are those of a swing
         turns[missing] = first * torch.arange(2.0, 2 + int(missing.sum()))
-        self.turn.copy_(turns * T)
+        self.turn.copy_(turns * T / FAST)
         share = (-slow * T).clamp(0.05, 5.0)
-        self.decay.copy_(share.expm1().log() if self.config.stable else share - 2.0)
+        raw = share.expm1().log() if self.config.stable else share - 2.0
+        self.decay.copy_(raw / FAST)
 
 
 def _last_linear(g: Bijection) -> InvertibleLinear:
