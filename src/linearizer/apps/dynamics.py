@@ -61,11 +61,11 @@ class Config(Settings):
     g: Literal["auto", "lift", "subspace"] = Field(
         "auto", description="auto is lift for up to 32 numbers in a state, else subspace"
     )
-    blocks: int = Field(5, ge=1, description="blocks of the stack on the coordinates")
+    blocks: int = Field(4, ge=1, description="blocks of the stack on the coordinates")
     hidden: int = Field(48, ge=1, description="width of the conditioners")
     max_log_scale: float = Field(2.0, gt=0, description="bound of the couplings' log-scales")
     near: float | None = Field(
-        0.1,
+        0.3,
         gt=0,
         description="moves shorter than this, in standard deviations, count as this long: errors "
         "are relative to the way that a state goes; none for plain errors",
@@ -606,7 +606,7 @@ def _plot_modes(model: Dynamics, modes: list[Mode], path: Path) -> None:
     figure.savefig(path)
 
 
-_LONG = {"steps": 4000, "rate": 3e-3, "batch": 256, "ema": 0.995, "validate_every": 1000}
+_TRAINING = {"steps": 3000, "rate": 8e-3, "batch": 256, "ema": 0.995, "validate_every": 1000}
 
 APP = App(
     name="dynamics",
@@ -624,18 +624,30 @@ APP = App(
     spectrum=spectrum,
     data="pendulum",
     source="trajectories",
-    training=_LONG,
+    training=_TRAINING,
     presets={
-        "pendulum": {"data": {"name": "pendulum"}, "model": {"spirals": 1}},
-        "duffing": {"data": {"name": "duffing"}, "model": {"spirals": 1, "constants": 1}},
+        "pendulum": {
+            "data": {"name": "pendulum"},
+            "model": {"spirals": 1, "hidden": 32},
+            "training": {"steps": 5000},
+        },
+        "duffing": {
+            "data": {"name": "duffing"},
+            "model": {"spirals": 2, "constants": 1, "hidden": 32},
+            "training": {"steps": 4000},
+        },
         "van-der-pol": {
             "data": {"name": "van-der-pol"},
-            "model": {"spirals": 0, "cycles": 2, "decays": 1},
+            "model": {"spirals": 0, "cycles": 2, "decays": 1, "hidden": 32},
         },
-        "lorenz": {"data": {"name": "lorenz"}, "model": {"spirals": 5, "stable": False}},
+        "lorenz": {
+            "data": {"name": "lorenz"},
+            "model": {"spirals": 3, "decays": 1, "constants": 1, "stable": False},
+        },
         "lambda-omega": {
-            "data": {"name": "lambda-omega", "trajectories": 80, "size": 24},
-            "model": {"spirals": 8, "cycles": 4, "coordinates": 0.1},
+            "data": {"name": "lambda-omega", "trajectories": 60, "size": 16},
+            "model": {"spirals": 4, "cycles": 4, "blocks": 2},
+            "training": {"steps": 1000, "rate": 2e-3},
         },
     },
 )
