@@ -18,6 +18,7 @@ from linearizer.bijections import (
     SpatialSplit2x2,
     Squeeze,
     Swap,
+    Twist,
     glow,
     mlp,
     patches,
@@ -35,6 +36,7 @@ from linearizer.operators import (
     MixingConvolution,
     Projector,
     ScaledIdentityPlusLowRank,
+    Spirals,
 )
 
 randn = torch.randn
@@ -119,6 +121,13 @@ OPERATORS = {
     ),
     "block diagonal, one block": lambda: BlockDiagonal(randn(1, 3, 2)),
     "block diagonal, batch": lambda: BlockDiagonal(randn(7, 2, 2, 3)),
+    "spirals": lambda: Spirals(randn(2), randn(2), randn(3)),
+    "spirals, powers exist": lambda: Spirals(1 + randn(2).abs(), randn(2), 1 + randn(2).abs()),
+    "spirals, singular": lambda: Spirals(
+        torch.tensor([0.0, -2.0]), torch.tensor([0.0, 1.0]), torch.tensor([0.0, -3.0, 0.5])
+    ),
+    "spirals, planes alone": lambda: Spirals(randn(2), randn(2)),
+    "spirals, batch": lambda: Spirals(randn(7, 2), randn(7, 2), randn(1)),
     "convolution, circular": lambda: Convolution(randn(2, 3, 3), (2, 4, 5)),
     "convolution, circular, even": lambda: Convolution(randn(2, 4, 4), (2, 4, 6)),
     "convolution, circular, powers exist": lambda: Convolution(
@@ -166,6 +175,8 @@ def conv(inputs, outputs):
 
 
 BIJECTIONS = {
+    "twist": lambda: Twist(7, 2, MLP(5, 2, 8)),
+    "twist, planes alone": lambda: Twist(4, 2, MLP(2, 2, 8)),
     "flatten": lambda: Flatten((2, 3)),
     "actnorm, vectors": lambda: ActNorm((5,)),
     "actnorm, images": lambda: ActNorm((3, 4, 4)),

@@ -39,6 +39,7 @@ ORDER = [
     "projecting",
     "stylizing",
     "forecasting",
+    "simulating",
     "baselines",
     "evaluation",
     "quickstart",

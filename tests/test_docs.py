@@ -22,6 +22,8 @@ def test_the_documents_quote_the_benchmarks(monkeypatch):
     projector = (ROOT / "docs" / "projector.md").read_text()
     assert readme_table.projector_table() in projector, hint
     assert readme_table.weather_rows() in (ROOT / "docs" / "forecast.md").read_text(), hint
+    dynamics = (ROOT / "docs" / "dynamics.md").read_text()
+    assert readme_table.dynamics_table() in dynamics, hint
     sys.modules.pop("common", None)
 
 

@@ -17,7 +17,14 @@ from .perceptual import load_lpips
 from .settings import Settings, did_you_mean
 from .teachers import load_styles
 
-__all__ = ["SOURCES", "DataSettings", "SeriesSettings", "Source", "StyleSettings"]
+__all__ = [
+    "SOURCES",
+    "DataSettings",
+    "DynamicsSettings",
+    "SeriesSettings",
+    "Source",
+    "StyleSettings",
+]
 
 
 class DataSettings(Settings):
@@ -26,7 +33,8 @@ class DataSettings(Settings):
     name: str = Field(
         "digits",
         min_length=1,
-        description="name of a data set, a folder of images, a zip of photos or a CSV file",
+        description="name of a data set (see `linearizer data`), a folder of images, a zip of "
+        "photos, or a CSV file",
     )
     size: int | None = Field(None, ge=1, description="side of the images, if not their own")
 
@@ -83,6 +91,40 @@ class SeriesSettings(DataSettings):
             raise ValueError(
                 f"sentinel expects numbers with commas between, got {self.sentinel!r}"
             ) from None
+
+
+class DynamicsSettings(DataSettings):
+    """Trajectories, of a known system or of one's own."""
+
+    name: str = Field(
+        "pendulum",
+        min_length=1,
+        description="a system (" + ", ".join(data.SYSTEMS) + "), or a CSV or NPZ of trajectories",
+    )
+    size: int | None = Field(None, ge=4, description="points on a side, of systems with frames")
+    trajectories: int = Field(200, ge=5, description="how many are simulated")
+    rows: int | None = Field(
+        None,
+        ge=3,
+        description="states of each one; 21 if not given, and for a file at most 64",
+    )
+    horizon_time: float | None = Field(
+        None, gt=0, description="time that each one lasts, if not as usual for the system"
+    )
+    even: bool = Field(False, description="equal steps of time; uneven ones otherwise")
+    starts: int = Field(0, ge=0, lt=2**63, description="seed of the random starts")
+    parameters: str = Field("", description="of the system, as in damping=0.2,frequency=2")
+
+
+#: How long a training trajectory lasts where it is not said.
+LASTS = {
+    "pendulum": 5.0,
+    "duffing": 5.0,
+    "van-der-pol": 7.0,
+    "lorenz": 1.0,
+    "kuramoto-sivashinsky": 5.0,
+    "lambda-omega": 6.0,
+}
 
 
 class Source(NamedTuple):
@@ -163,6 +205,60 @@ def _series(settings: SeriesSettings, root: Path | None, progress: Progress | No
     return data.Data(path.name, *parts, notes)
 
 
+def _moves(settings: DynamicsSettings, root: Path | None, progress: Progress | None) -> data.Data:
+    """Pairs of states, all that lie in one trajectory."""
+    path = Path(settings.name).expanduser()
+    if settings.name in data.SYSTEMS:
+        moves = simulated(settings)
+        name, lag = settings.name, moves.t.shape[1] - 1
+        notes: tuple[str, ...] = ()
+    elif path.name.lower().endswith((".csv", ".csv.gz", ".npz")):
+        moves = data.read_trajectories(path, settings.rows or 64)
+        if len(moves) < 5:
+            raise ValueError(
+                f"{path}: expected 5 or more pieces to train and to test on, got {len(moves)} of "
+                f"{moves.t.shape[1]} rows. Give more trajectories, or fewer rows for each piece."
+            )
+        name, lag = path.name, min(20, moves.t.shape[1] - 1)
+        notes = (f"{path.name}: {len(moves)} pieces of {moves.t.shape[1]} rows",)
+    else:
+        raise ValueError(
+            f"trajectories: {settings.name!r} is neither a system nor a CSV or NPZ file. "
+            f"{did_you_mean(settings.name, data.SYSTEMS)}"
+        )
+    return data.Data(name, *data.pairs(moves, lag), notes)
+
+
+def simulated(settings: DynamicsSettings, times: float = 1.0, **changes: Any) -> data.Trajectories:
+    """The trajectories of a system that the settings ask for; ``times`` as long as usual."""
+    rows = settings.rows or 21
+    lasts = settings.horizon_time or LASTS[settings.name]
+    parameters: dict[str, float] = {}
+    for word in filter(None, (w.strip() for w in settings.parameters.split(","))):
+        key, found, value = word.partition("=")
+        try:
+            parameters[key.strip()] = float(value)
+        except ValueError:
+            found = ""
+        if not found:
+            raise ValueError(
+                "parameters: expected NAME=NUMBER with commas between, got "
+                f"{settings.parameters!r}."
+            )
+    if settings.size is not None:
+        parameters["points"] = settings.size
+    asked: dict[str, Any] = {
+        "trajectories": settings.trajectories,
+        "steps": rows,
+        "dt": lasts / (rows - 1),
+        "seed": settings.starts,
+        "irregular": not settings.even,
+    }
+    if times != 1.0:
+        asked["steps"] = round((rows - 1) * times) + 1
+    return data.simulate(settings.name, **{**parameters, **asked, **changes})
+
+
 #: Photos of the validation part that are used: each is stylised as a whole.
 VALIDATED = 8
 
@@ -172,4 +268,5 @@ SOURCES: dict[str, Source] = {
     "stylised": Source(
         StyleSettings, _stylised, "--content", frozenset({"name", "teachers", "image"})
     ),
+    "trajectories": Source(DynamicsSettings, _moves),
 }

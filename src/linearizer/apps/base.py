@@ -62,6 +62,8 @@ class App:
     refine: Callable[[Any, Any], Refinement | None] | None = None
     #: (model, data) sets what is known in closed form, once, after training
     finish: Callable[[Any, Any], None] | None = None
+    #: (model, folder, k) writes what ``spectrum`` shows, instead of singular values
+    spectrum: Callable[[Any, Path, int], dict[str, Any]] | None = None
     #: The data set that is trained on where none is named, and which kind of source it is.
     data: str = "digits"
     source: str = "images"

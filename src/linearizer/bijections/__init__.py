@@ -8,6 +8,7 @@ from .mixing import ActNorm, Conv1x1, InvertibleLinear
 from .reshape import PixelShuffle, SpatialSplit2x2, Squeeze
 from .series import LevelAndWaves, Monotone, Swap
 from .stacks import glow, mlp, patches, revnet, subspace
+from .twist import Twist
 
 __all__ = [
     "ActNorm",
@@ -26,6 +27,7 @@ __all__ = [
     "SpatialSplit2x2",
     "Squeeze",
     "Swap",
+    "Twist",
     "from_freia",
     "from_nflows",
     "from_normflows",

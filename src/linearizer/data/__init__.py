@@ -20,6 +20,7 @@ from .images import Batch, Images, load_folder, read_images
 from .photos import Photos
 from .stylised import Stylised
 from .tables import Moment, Table, Timed, Windows, read_csv, windows
+from .trajectories import read_trajectories
 
 __all__ = [
     "NAMES",
@@ -43,6 +44,7 @@ __all__ = [
     "pairs",
     "read_csv",
     "read_images",
+    "read_trajectories",
     "root_folder",
     "simulate",
     "status",
@@ -64,9 +66,9 @@ class Data(NamedTuple):
     r"""Three parts of one source, and sentences to print beside results."""
 
     name: str
-    train: Images | Photos | Stylised | Windows | Timed | Sprites
-    val: Images | Photos | Stylised | Windows | Timed | Sprites
-    test: Images | Photos | Windows | Timed | Sprites
+    train: Images | Photos | Stylised | Windows | Timed | Sprites | Pairs
+    val: Images | Photos | Stylised | Windows | Timed | Sprites | Pairs
+    test: Images | Photos | Windows | Timed | Sprites | Pairs
     notes: tuple[str, ...]
 
 

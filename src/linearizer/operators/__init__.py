@@ -14,6 +14,7 @@ from .convolution import Convolution
 from .diagonal import Diagonal, Projector
 from .lowrank import Identity, LowRank, ScaledIdentityPlusLowRank
 from .mixing import MixingConvolution
+from .spirals import Spirals
 
 __all__ = [
     "DENSE_LIMIT",
@@ -29,5 +30,6 @@ __all__ = [
     "Operator",
     "Projector",
     "ScaledIdentityPlusLowRank",
+    "Spirals",
     "UnsupportedError",
 ]

@@ -15,6 +15,7 @@ from .matrices import (
     cat,
 )
 from .mixing import MixingConvolution
+from .spirals import Spirals
 
 
 def product(A: Operator, B: Operator) -> Operator:
@@ -47,6 +48,10 @@ def product(A: Operator, B: Operator) -> Operator:
         first, second = pair_of_blocks
         if first.shape[-1] == second.shape[-2]:
             return BlockDiagonal(first @ second)
+    if (spirals := _spirals(A, B)) is not None:
+        one, other = spirals
+        planes = one.values * other.values
+        return Spirals(planes.real, planes.imag, one.single * other.single)
     _guard_result(A, B, (A.shape[0], B.shape[1]), "@")
     if isinstance(B, Dense):
         return Dense(A._columns(B.matrix))
@@ -69,6 +74,13 @@ def add(A: Operator, B: Operator) -> Operator:
             delta[..., A.origin[0], A.origin[1]] = 1.0
             kernel = A.kernel + c[..., None, None, None] * delta
             return Convolution(kernel, A.image, A.padding, A.origin)
+        if isinstance(A, Spirals):
+            return Spirals(
+                A.real + c[..., None], A.imag + 0 * c[..., None], A.single + c[..., None]
+            )
+    if (spirals := _spirals(A, B)) is not None:
+        one, other = spirals
+        return Spirals(one.real + other.real, one.imag + other.imag, one.single + other.single)
     if isinstance(A, Diagonal | Projector) and isinstance(B, Diagonal | Projector):
         return Diagonal(A.diagonal + B.diagonal)
     if (a := _alpha_and_factors(A)) is not None and (b := _alpha_and_factors(B)) is not None:
@@ -136,6 +148,13 @@ def _convolutions(A: Operator, B: Operator) -> tuple[Convolution, Convolution] |
     if not (isinstance(A, Convolution) and isinstance(B, Convolution)):
         return None
     return (A, B) if A.image == B.image and A.padding == B.padding else None
+
+
+def _spirals(A: Operator, B: Operator) -> tuple[Spirals, Spirals] | None:
+    """The two as spirals in the same planes, else None."""
+    if not (isinstance(A, Spirals) and isinstance(B, Spirals)):
+        return None
+    return (A, B) if A.planes == B.planes else None
 
 
 def _mixing(A: Operator, B: Operator) -> tuple[MixingConvolution, MixingConvolution] | None:
