@@ -341,6 +341,74 @@ def projector_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def weather_rows() -> str:
+    """All forecasters beside published rows, and how often intervals held the truth."""
+    from linearizer.evaluation import weather_table
+
+    if not (HERE / "weather.json").exists():
+        return "Not measured yet.\n"
+    found = read("weather")
+    lines = [weather_table(found), ""]
+    ours = {name: found["rows"][name] for name in ("strict", "daily") if name in found["rows"]}
+    horizons = sorted({h for rows in ours.values() for h in rows}, key=int)
+    lines += [
+        "| 90% intervals: share of true values inside | " + " | ".join(horizons) + " |",
+        "|---" * (1 + len(horizons)) + "|",
+        *(
+            f"| {name} | "
+            + " | ".join(
+                f"{rows[h]['intervals']['coverage']:.1%}" if h in rows else "–" for h in horizons
+            )
+            + " |"
+            for name, rows in ours.items()
+        ),
+    ]
+    return "\n".join(lines) + "\n"
+
+
+def dynamics_table() -> str:
+    """Error against horizon of each system, times, and steps never seen."""
+    if not (HERE / "dynamics.json").exists():
+        return "Not measured yet.\n"
+    lines: list[str] = []
+    for system, row in read("dynamics").items():
+        if system == "machine":
+            continue
+        train, over = row["train"], row["rollout_over_ours"]
+        lines += [
+            f"**{system}**: {train['trajectories']} training trajectories of {train['rows']} "
+            f"states over {row['horizon']:g} units of time, {row['cpu_seconds']:.0f} s of training "
+            f"on one core; {row['test']['trajectories']} test trajectories. Error in standard "
+            "deviations of the data.",
+            "",
+            "| | numbers | over 1 horizon | over 10 | at 1 | at 2 | at 5 | at 10 | at 10, median | "
+            "1,000 states |",
+            "|---|---|---|---|---|---|---|---|---|---|",
+        ]
+        for name, e in row["error"].items():
+            cells = [e["1 horizon"], e["10 horizons"], e["at 1"], e["at 2"], e["at 5"],
+                     e["at 10"], e["at 10, median"]]  # fmt: skip
+            seconds = row["rollout_seconds"].get(name)
+            took = "–" if seconds is None else f"{1000 * seconds:.3g} ms, {over[name]:.3g} × ours"
+            shown = " | ".join("> 1000" if v > 1000 else f"{v:.3g}" for v in cells)
+            lines.append(f"| {name} | {row['parameters'][name]:,} | {shown} | {took} |")
+        seen = row["steps_never_seen"]
+        names = list(next(iter(seen.values())))
+        lines += ["", f"| step | {' | '.join(names)} |", "|---" * (1 + len(names)) + "|"]
+        for step, errors in seen.items():
+            lines.append(f"| {step} | " + " | ".join(f"{v:.3g}" for v in errors.values()) + " |")
+        law = row["group_law"]
+        lines += [
+            "",
+            f"f(s+t) − f(s)f(t): {law['sum, float32']:.0e} in float32, "
+            f"{law['sum, float64']:.0e} in float64; f(−t)f(t)(x) − x: "
+            f"{law['inverse, float32']:.0e} and {law['inverse, float64']:.0e}.",
+            "",
+        ]
+        lines += [f"{name}: not measured, {why}.\n" for name, why in row["skipped"].items()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
 def put(path: Path, mark: str, text: str) -> None:
     start, end = f"<!-- {mark} -->\n", f"<!-- /{mark} -->\n"
     old = path.read_text()
@@ -436,6 +504,8 @@ def main() -> None:
     put(DOCS / "flow.md", "collapse", collapse_table())
     put(DOCS / "projector.md", "projector", projector_table())
     put(DOCS / "style.md", "style", style_table())
+    put(DOCS / "forecast.md", "weather", weather_rows())
+    put(DOCS / "dynamics.md", "dynamics", dynamics_table())
 
 
 if __name__ == "__main__":

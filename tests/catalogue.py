@@ -10,11 +10,15 @@ from linearizer.bijections import (
     Chain,
     Flatten,
     InvertibleLinear,
+    LevelAndWaves,
+    Monotone,
     OnPart,
     PixelShuffle,
     PrincipalAxes,
     SpatialSplit2x2,
     Squeeze,
+    Swap,
+    Twist,
     glow,
     mlp,
     patches,
@@ -23,6 +27,7 @@ from linearizer.bijections import (
 )
 from linearizer.nets import MLP, ResidualConv, UNet
 from linearizer.operators import (
+    BlockDiagonal,
     Convolution,
     Dense,
     Diagonal,
@@ -31,6 +36,7 @@ from linearizer.operators import (
     MixingConvolution,
     Projector,
     ScaledIdentityPlusLowRank,
+    Spirals,
 )
 
 randn = torch.randn
@@ -104,6 +110,24 @@ OPERATORS = {
     "scaled identity + low rank, one alpha": lambda: ScaledIdentityPlusLowRank(
         2.0, randn(7, 6, 2), randn(7, 6, 2)
     ),
+    "block diagonal": lambda: BlockDiagonal(randn(3, 2, 2)),
+    "block diagonal, powers exist": lambda: BlockDiagonal(
+        torch.stack([positive(3), positive(3) / 9])
+    ),
+    "block diagonal, tall": lambda: BlockDiagonal(randn(2, 4, 3)),
+    "block diagonal, wide": lambda: BlockDiagonal(randn(3, 2, 4)),
+    "block diagonal, singular": lambda: BlockDiagonal(
+        torch.stack([randn(3, 1) @ randn(1, 3), torch.zeros(3, 3)])
+    ),
+    "block diagonal, one block": lambda: BlockDiagonal(randn(1, 3, 2)),
+    "block diagonal, batch": lambda: BlockDiagonal(randn(7, 2, 2, 3)),
+    "spirals": lambda: Spirals(randn(2), randn(2), randn(3)),
+    "spirals, powers exist": lambda: Spirals(1 + randn(2).abs(), randn(2), 1 + randn(2).abs()),
+    "spirals, singular": lambda: Spirals(
+        torch.tensor([0.0, -2.0]), torch.tensor([0.0, 1.0]), torch.tensor([0.0, -3.0, 0.5])
+    ),
+    "spirals, planes alone": lambda: Spirals(randn(2), randn(2)),
+    "spirals, batch": lambda: Spirals(randn(7, 2), randn(7, 2), randn(1)),
     "convolution, circular": lambda: Convolution(randn(2, 3, 3), (2, 4, 5)),
     "convolution, circular, even": lambda: Convolution(randn(2, 4, 4), (2, 4, 6)),
     "convolution, circular, powers exist": lambda: Convolution(
@@ -151,6 +175,8 @@ def conv(inputs, outputs):
 
 
 BIJECTIONS = {
+    "twist": lambda: Twist(7, 2, MLP(5, 2, 8)),
+    "twist, planes alone": lambda: Twist(4, 2, MLP(2, 2, 8)),
     "flatten": lambda: Flatten((2, 3)),
     "actnorm, vectors": lambda: ActNorm((5,)),
     "actnorm, images": lambda: ActNorm((3, 4, 4)),
@@ -183,6 +209,14 @@ BIJECTIONS = {
     "on part, first": lambda: OnPart(mlp(3, blocks=2, hidden=16), 7),
     "on part, middle": lambda: OnPart(mlp(3, blocks=2, hidden=16), 7, start=2),
     "additive coupling, no parameters": lambda: AdditiveCoupling((4, 2, 2), nn.Tanh()),
+    "level and waves": lambda: LevelAndWaves((6, 2)).initialize(randn(40, 6, 2) * 2 + 1),
+    "level and waves, constant": lambda: LevelAndWaves((5, 3), constant=True).initialize(
+        randn(40, 5, 3).cumsum(1)
+    ),
+    "level and waves, two steps": lambda: LevelAndWaves((2, 1)),
+    "monotone": lambda: Monotone((4, 3)),
+    "monotone, few knots": lambda: Monotone((3, 1), knots=2, low=-0.5, high=0.5),
+    "swap": lambda: Swap((4, 3)),
     "chain": lambda: Chain(Squeeze((1, 4, 4)), ActNorm((4, 2, 2)), Flatten((4, 2, 2))),
     "patches": lambda: patches((3, 8, 12), squeezes=1, blocks=2, hidden=6),
     "glow, grey": lambda: glow((1, 8, 8)),

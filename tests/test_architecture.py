@@ -38,6 +38,8 @@ ORDER = [
     "sampling",
     "projecting",
     "stylizing",
+    "forecasting",
+    "simulating",
     "baselines",
     "evaluation",
     "quickstart",

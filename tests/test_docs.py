@@ -21,6 +21,9 @@ def test_the_documents_quote_the_benchmarks(monkeypatch):
         assert part() in flow, hint
     projector = (ROOT / "docs" / "projector.md").read_text()
     assert readme_table.projector_table() in projector, hint
+    assert readme_table.weather_rows() in (ROOT / "docs" / "forecast.md").read_text(), hint
+    dynamics = (ROOT / "docs" / "dynamics.md").read_text()
+    assert readme_table.dynamics_table() in dynamics, hint
     sys.modules.pop("common", None)
 
 

@@ -156,8 +156,7 @@ def _train_command(name: str) -> Any:
             str | None,
             typer.Option(
                 *filter(None, ("--data", source.also)),
-                help="name of a data set (see `linearizer data`), a folder of images, a zip of "
-                f"photos, or a CSV file [default: {chosen.data}]",
+                help=f"{source.Settings.model_fields['name'].description} [default: {chosen.data}]",
                 show_default=False,
             ),
         ],
@@ -356,11 +355,26 @@ def spectrum(
     if as_json:
         _json(result)
         return
+    if "modes" in result:
+        for mode in result["modes"]:
+            _mode(mode)
+        _wrote(result["files"])
+        return
     values = result["singular_values"]
     m, size = result["dimensions"]
     typer.echo(f"core {m} × {size}; singular values " + " ".join(f"{v:.3g}" for v in values[:12])
                + (" …" if len(values) > 12 else ""))  # fmt: skip
     _wrote(result["files"])
+
+
+def _mode(mode: dict[str, Any]) -> None:
+    turns = f"{mode['frequency']:.4g} cycles" if mode["frequency"] else "no frequency"
+    half = mode["half_life"]
+    keeps = "keeps its size" if half is None else (
+        f"half-life {half:.4g}" if half > 0 else f"doubles in {-half:.4g}"
+    )  # fmt: skip
+    typer.echo(f"mode {mode['number']}: {turns}, rate {mode['rate']:.4g} ({keeps}), "
+               f"share {mode['share']:.1%}")  # fmt: skip
 
 
 @app.command()
@@ -876,6 +890,134 @@ def _report(result: dict[str, Any], text: str, as_json: bool) -> None:
         typer.echo(text)
     if result["files"]:
         _wrote(result["files"])
+
+
+# -- forecasts -----------------------------------------------------------------------------
+
+
+@app.command()
+def forecast(
+    run: Annotated[str, typer.Argument(help="A run folder of a forecaster.")],
+    table: Annotated[
+        Path, typer.Option("--csv", help="CSV file that ends with the last known row")
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="CSV file to write", show_default="TABLE-forecast.csv"),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="also draw it, as PNG")] = None,
+    coverage: Annotated[
+        float, typer.Option(help="probability that a bound's interval holds the truth")
+    ] = 0.9,
+    as_json: JsonFlag = False,
+) -> None:
+    """Forecast the rows after those of a table, with lower and upper bounds, in its own units.
+
+    Example: linearizer forecast runs/forecast-my --csv recent.csv -o forecast.csv --plot f.png
+    """
+    from . import forecasting
+
+    result = forecasting.forecast(run, table, out, plot, coverage)
+    text = (f"{result['horizon']} rows, {result['first']} to {result['last']}, from the last "
+            f"{result['look_back']}; {result['coverage']:.0%} intervals")  # fmt: skip
+    _report(result, text, as_json)
+
+
+@evaluate_app.command("weather")
+def evaluate_weather(
+    horizons: Annotated[str, typer.Option(help="with commas between")] = "96,192,336,720",
+    rows: Annotated[
+        str, typer.Option(help="rows of the table, with commas between", show_default="all")
+    ] = "",
+    minutes: Annotated[
+        float, typer.Option(min=0, help="longest training of a baseline, in CPU minutes")
+    ] = 2.0,
+    out: Annotated[
+        Path, typer.Option("--out", "-o", help="folder for table, plots and runs")
+    ] = Path("runs/weather"),
+    data_root: RootOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Train and measure all forecasters on the weather benchmark, beside published numbers.
+
+    Example: linearizer evaluate weather --horizons 96 --rows "last value,ridge,strict,daily"
+    """
+    from . import evaluation
+
+    result = evaluation.weather(horizons, rows, minutes, out, data_root, _note)
+    if as_json:
+        _json(result)
+        return
+    typer.echo(evaluation.weather_table(result))
+    _wrote(result["files"])
+
+
+# -- dynamics ------------------------------------------------------------------------------
+
+
+@app.command()
+def simulate(
+    run: Annotated[str, typer.Argument(help="A run folder of dynamics.")],
+    start: Annotated[
+        str,
+        typer.Option(help="the numbers of a state with commas between, or test:0 for a test state"),
+    ],
+    times: Annotated[
+        str, typer.Option(help="FIRST:LAST:STEP or times with commas between; may be negative")
+    ],
+    drop: Annotated[
+        list[int] | None, typer.Option(help="number of a mode to leave out; may be repeated")
+    ] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="CSV or NPZ to write", show_default="in RUN/samples"),
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="PNG to write", show_default="no")] = None,
+    data_root: RootOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """States at any times, before or after a start, all at once; modes may be left out.
+
+    Example: linearizer simulate runs/dynamics-pendulum --start "1.0, 0.0" --times 0:10:0.1
+    """
+    from . import simulating
+
+    result = simulating.simulate(run, start, times, drop or (), out, plot, data_root)
+    time, state = result["last"]
+    shown = ", ".join(f"{v:.5g}" for v in state)
+    _report(result, f"{result['rows']} states; at {time:g}: {shown}", as_json)
+
+
+@evaluate_app.command("dynamics")
+def evaluate_dynamics(
+    run: Annotated[str, typer.Argument(help="A run folder of dynamics of a known system.")],
+    minutes: Annotated[
+        float, typer.Option(min=0, help="train the neural ODE for this long; 0 leaves it out")
+    ] = 2.0,
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="folder", show_default="RUN/evaluation")
+    ] = None,
+    data_root: RootOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Error up to ten times the training horizon, beside DMD, EDMD and a neural ODE; times.
+
+    Example: linearizer evaluate dynamics runs/dynamics-pendulum
+    """
+    from . import evaluation
+
+    result = evaluation.dynamics(run, out, data_root, _note, minutes)
+    if as_json:
+        _json(result)
+        return
+    for name, row in result["error"].items():
+        at = ", ".join(f"{k} {v:.3g}" for k, v in row.items())
+        typer.echo(f"{name}: {at}")
+    for name, why in result["skipped"].items():
+        typer.echo(f"{name}: not measured, {why}")
+    for name, row in result["rollout_seconds"].items():
+        typer.echo(f"1,000 states in {row * 1e3:.3g} ms: {name}")
+    _wrote(result["files"])
 
 
 # -- data ----------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .nets import MLP
 from .operators import (
+    BlockDiagonal,
     Convolution,
     Diagonal,
     Identity,
@@ -21,7 +22,8 @@ from .operators import (
     ScaledIdentityPlusLowRank,
 )
 
-__all__ = ["Family", "GaussianVelocity", "Leading", "Prediction", "StyleKernel", "TimeLowRank"]
+__all__ = ["Family", "GaussianVelocity", "Leading", "Periodic", "Prediction", "StyleKernel",
+           "TimeLowRank"]  # fmt: skip
 
 
 class Family(nn.Module, abc.ABC):
@@ -140,6 +142,63 @@ class Leading(Family):
             )
         U, V = (nn.functional.pad(X, (0, 0, 0, self.dim - X.shape[-2])) for X in (A.U, A.V))
         return LowRank(U, V)
+
+
+class Periodic(Family):
+    r"""A_t = A + Σ_k (cos(2πkt) C_k + sin(2πkt) S_k), the same again after t + 1.
+
+    All are block diagonal. The waves C_k and S_k act on the first ``width`` coordinates of every
+    block alone. ``carry`` applies one A_t to each sample without making any of them.
+
+    Arguments:
+        blocks: A, (channels, m, n).
+        waves: C₁, S₁, C₂, S₂, … of shape (2·harmonics, channels, m, width).
+
+    Example:
+        >>> family = Periodic(torch.ones(1, 1, 1), torch.ones(2, 1, 1, 1))
+        >>> family(0.25).dense()                    # 1 + cos(π/2) + sin(π/2)
+        tensor([[2.]])
+    """
+
+    blocks: Tensor
+    waves: Tensor
+
+    def __init__(self, blocks: Tensor, waves: Tensor) -> None:
+        super().__init__()
+        channels, m, n = blocks.shape
+        if waves.ndim != 4 or len(waves) % 2 or waves.shape[1:3] != (channels, m):
+            raise ValueError(
+                f"Periodic: expected waves (2·harmonics, {channels}, {m}, width), got "
+                f"{tuple(waves.shape)}."
+            )
+        if waves.shape[3] > n:
+            raise ValueError(f"Periodic: expected a width of at most {n}, got {waves.shape[3]}.")
+        for name, tensor in (("blocks", blocks), ("waves", waves)):
+            if isinstance(tensor, nn.Parameter):
+                self.register_parameter(name, tensor)
+            else:
+                self.register_buffer(name, tensor)
+
+    def rhythm(self, t: Tensor) -> Tensor:
+        """cos and sin of 2πkt for k = 1, 2, …, (..., 2·harmonics)."""
+        k = torch.arange(1, len(self.waves) // 2 + 1, dtype=torch.float64, device=t.device)
+        angles = 2 * torch.pi * t.double()[..., None] * k
+        return torch.stack([angles.cos(), angles.sin()], -1).flatten(-2).to(self.waves)
+
+    def forward(self, c: float | Tensor) -> BlockDiagonal:
+        t = _time(c, "Periodic").to(self.blocks.device)
+        moving = torch.einsum("...w,wcmn->...cmn", self.rhythm(t), self.waves)
+        rest = self.blocks.shape[-1] - self.waves.shape[-1]
+        return BlockDiagonal(self.blocks + nn.functional.pad(moving, (0, rest)))
+
+    def carry(self, z: Tensor, t: Tensor) -> Tensor:
+        """A_t z for each row and its own t: (batch, channels·n) and (batch,) → (batch, …·m)."""
+        parts = z.unflatten(1, (self.blocks.shape[0], -1)).movedim(1, 0)  # (channels, batch, n)
+        low = parts[..., : self.waves.shape[-1]]
+        turning = (self.rhythm(t)[:, :, None] * low[:, :, None, :]).flatten(2)
+        waves = self.waves.movedim(0, 2).flatten(2)  # (channels, m, 2·harmonics·width)
+        w = parts @ self.blocks.mT + turning @ waves.mT
+        return w.movedim(0, 1).flatten(1)
 
 
 class Prediction(Family):

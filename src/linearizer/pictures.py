@@ -13,7 +13,7 @@ from torch import Tensor
 from .linearizer import Linearizer
 from .operators import UnsupportedError
 
-__all__ = ["image_grid", "spectrum"]
+__all__ = ["image_grid", "series_plot", "spectrum"]
 
 
 def image_grid(
@@ -59,6 +59,43 @@ def image_grid(
     figure.savefig(path)
 
 
+def series_plot(
+    path: Path,
+    past: Tensor,
+    middle: Tensor,
+    lower: Tensor,
+    upper: Tensor,
+    truth: Tensor | None,
+    names: Sequence[str],
+    shown: Sequence[int] | None = None,
+    title: str = "",
+) -> None:
+    """Write a panel for each channel: past, forecast and its interval, truth where it is known.
+
+    ``past`` is (look_back, channels), all others (horizon, channels).
+    """
+    from matplotlib.figure import Figure
+
+    shown = range(len(names)) if shown is None else shown
+    figure = Figure(figsize=(9, 0.6 + 1.7 * len(shown)), dpi=110, layout="constrained")
+    panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
+    before, after = range(1 - len(past), 1), range(1, len(middle) + 1)
+    for axes, i in zip(panels, shown, strict=True):
+        line, low, high, old = (v[:, i].cpu().numpy() for v in (middle, lower, upper, past))
+        axes.fill_between(after, low, high, color="C0", alpha=0.2, linewidth=0, label="interval")
+        axes.plot(before, old, color="0.3", linewidth=1, label="past")
+        axes.plot(after, line, color="C0", linewidth=1.5, label="forecast")
+        if truth is not None:
+            axes.plot(after, truth[:, i].cpu().numpy(), color="C1", linewidth=1, label="truth")
+        axes.set_title(names[i], fontsize=9, loc="left")
+        axes.grid(alpha=0.3)
+    panels[0].legend(fontsize=8, ncols=4, loc="upper left")
+    panels[-1].set_xlabel("steps after the last row")
+    if title:
+        figure.suptitle(title, fontsize=11)
+    figure.savefig(path)
+
+
 @torch.no_grad()
 def spectrum(f: Linearizer, folder: Path, k: int = 8, limit: int = 512) -> dict[str, Any]:
     r"""Plot the singular values (and eigenvalues) of f, and draw its first singular vectors.
@@ -86,11 +123,41 @@ def spectrum(f: Linearizer, folder: Path, k: int = 8, limit: int = 512) -> dict[
         if len(space.shape) == 3 and space.shape[0] in (1, 3):
             files.append(folder / f"{name}-singular-vectors.png")
             _walks(vectors, svd.S, space, name, files[-1])
+        elif len(space.shape) == 2:
+            files.append(folder / f"{name}-singular-vectors.png")
+            _curves(vectors, svd.S, space, name, files[-1])
     result: dict[str, Any] = {"dimensions": list(f.operator.shape)}
     result["singular_values"] = values.tolist()
     if eigenvalues is not None:
         result["eigenvalues"] = [[v.real, v.imag] for v in eigenvalues.tolist()]
     return {**result, "files": [str(p) for p in files]}
+
+
+def _curves(vectors: Tensor, values: Tensor, space: Any, name: str, path: Path) -> None:
+    """Each singular vector of windows (steps, channels) as curves, the strongest channels named.
+
+    Drawn is v ⊖ 0 as a difference of points, g⁻¹(v) − g⁻¹(0).
+    """
+    from matplotlib.figure import Figure
+
+    columns = 1 if len(vectors) == 1 else 2
+    rows = -(-len(vectors) // columns)
+    figure = Figure(figsize=(5.5 * columns, 0.5 + 1.8 * rows), dpi=110, layout="constrained")
+    panels = figure.subplots(rows, columns, squeeze=False, sharex=True).flatten()
+    difference = (vectors - space.zero()).float().cpu()
+    for axes, curve, value in zip(panels, difference, values.tolist(), strict=False):
+        strong = curve.square().sum(0).argsort(descending=True)[:3].tolist()
+        for i in range(curve.shape[1]):
+            label = f"channel {i}" if i in strong else None
+            shown = {"linewidth": 1.5} if label else {"linewidth": 0.6, "color": "0.75"}
+            axes.plot(curve[:, i].numpy(), label=label, **shown)
+        axes.set_title(f"σ = {value:.3g}", fontsize=9, loc="left")
+        axes.legend(fontsize=7)
+        axes.grid(alpha=0.3)
+    for axes in panels[len(vectors) :]:
+        axes.set_axis_off()
+    figure.suptitle(f"{name.capitalize()} singular vectors, as curves over steps", fontsize=11)
+    figure.savefig(path)
 
 
 def _plot_spectrum(values: Tensor, eigenvalues: Tensor | None, size: int, path: Path) -> None:

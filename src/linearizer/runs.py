@@ -167,8 +167,11 @@ def execute(
         app.preview(model, source, path)
 
     torch.manual_seed(plan.training.seed)
+    model = app.model(config)
+    if app.start is not None and not (run / STATE).exists():
+        app.start(model, source)
     result = fit(
-        app.model(config),
+        model,
         app.loss,
         source.train,
         plan.training,
@@ -291,7 +294,8 @@ def run_data(run: Opened, root: Path | None = None) -> data.Data:
 def points(run: Opened, n: int, root: Path | None = None) -> torch.Tensor:
     """The first n test samples of the data that a run was trained on."""
     test = run_data(run, root).test
-    return test.batch(torch.arange(min(n, len(test)))).x
+    x = test.batch(torch.arange(min(n, len(test)))).x
+    return run.model.pad(x) if hasattr(run.model, "pad") else x
 
 
 def certified(
@@ -308,7 +312,10 @@ def spectrum_of(run: str | Path, k: int, out: Path | None = None) -> dict[str, A
     """Spectrum and pictures of a run's map, in RUN/spectrum unless told."""
     one = opened(run)
     folder = out or one.folder / "spectrum"
-    result = spectrum(one.app.linearizer(one.model), folder, k)
+    if one.app.spectrum is not None:
+        result = one.app.spectrum(one.model, folder, k)
+    else:
+        result = spectrum(one.app.linearizer(one.model), folder, k)
     with atomic(folder / "spectrum.json") as part:
         part.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return {**result, "files": [*result["files"], str(folder / "spectrum.json")]}

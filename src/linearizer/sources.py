@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from . import data
+from .data import tables
 from .data.files import Progress
 from .data.photos import one_photo
 from .data.stylised import Stylised
@@ -16,7 +17,14 @@ from .perceptual import load_lpips
 from .settings import Settings, did_you_mean
 from .teachers import load_styles
 
-__all__ = ["SOURCES", "DataSettings", "Source", "StyleSettings"]
+__all__ = [
+    "SOURCES",
+    "DataSettings",
+    "DynamicsSettings",
+    "SeriesSettings",
+    "Source",
+    "StyleSettings",
+]
 
 
 class DataSettings(Settings):
@@ -25,7 +33,8 @@ class DataSettings(Settings):
     name: str = Field(
         "digits",
         min_length=1,
-        description="name of a data set, a folder of images, a zip of photos or a CSV file",
+        description="name of a data set (see `linearizer data`), a folder of images, a zip of "
+        "photos, or a CSV file",
     )
     size: int | None = Field(None, ge=1, description="side of the images, if not their own")
 
@@ -47,6 +56,77 @@ class StyleSettings(DataSettings):
         description="one photo to train on instead of many, as a whole; where it is longer than "
         "two crops, it is shrunk to that",
     )
+
+
+class SeriesSettings(DataSettings):
+    """A table of numbers over time, and how windows are cut from it."""
+
+    name: str = Field("weather", min_length=1, description="weather, or a CSV file")
+    size: int | None = Field(None, description="of images; a table has none")
+    look_back: int = Field(96, ge=2, description="rows of the past that a forecast sees")
+    horizon: int = Field(96, ge=1, description="rows that are forecast")
+    time: str | None = Field(None, description="column of times; found by itself if it is clear")
+    target: str = Field("all", description="columns to forecast, with commas between, or all")
+    missing: Literal["error", "interpolate", "previous", "drop"] = Field(
+        "error", description="what becomes of empty cells"
+    )
+    sentinel: str = Field(
+        "", description="numbers that mean missing, with commas between, such as -9999"
+    )
+    spacing: Literal["equal", "any"] = Field(
+        "equal", description="whether times must follow each other in equal steps"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> SeriesSettings:
+        if self.size is not None:
+            raise ValueError("size is for images; a table has look_back and horizon")
+        self.sentinels()
+        return self
+
+    def sentinels(self) -> tuple[float, ...]:
+        """The numbers that mean missing."""
+        words = [word.strip() for word in self.sentinel.split(",") if word.strip()]
+        try:
+            return tuple(float(word) for word in words)
+        except ValueError:
+            raise ValueError(
+                f"sentinel expects numbers with commas between, got {self.sentinel!r}"
+            ) from None
+
+
+class DynamicsSettings(DataSettings):
+    """Trajectories, of a known system or of one's own."""
+
+    name: str = Field(
+        "pendulum",
+        min_length=1,
+        description="a system (" + ", ".join(data.SYSTEMS) + "), or a CSV or NPZ of trajectories",
+    )
+    size: int | None = Field(None, ge=4, description="points on a side, of systems with frames")
+    trajectories: int = Field(200, ge=5, description="how many are simulated")
+    rows: int | None = Field(
+        None,
+        ge=3,
+        description="states of each one; 21 if not given, and for a file at most 64",
+    )
+    horizon_time: float | None = Field(
+        None, gt=0, description="time that each one lasts, if not as usual for the system"
+    )
+    even: bool = Field(False, description="equal steps of time; uneven ones otherwise")
+    starts: int = Field(0, ge=0, lt=2**63, description="seed of the random starts")
+    parameters: str = Field("", description="of the system, as in damping=0.2,frequency=2")
+
+
+#: How long a training trajectory lasts where it is not said.
+LASTS = {
+    "pendulum": 5.0,
+    "duffing": 5.0,
+    "van-der-pol": 7.0,
+    "lorenz": 1.0,
+    "kuramoto-sivashinsky": 5.0,
+    "lambda-omega": 6.0,
+}
 
 
 class Source(NamedTuple):
@@ -97,12 +177,100 @@ def _stylised(settings: StyleSettings, root: Path | None, progress: Progress | N
     return data.Data(name, train, val, parts[2], notes)
 
 
+def _series(settings: SeriesSettings, root: Path | None, progress: Progress | None) -> data.Data:
+    """Windows with the time of day; the weather benchmark as published, with all that is in it."""
+    if settings.name == "weather":
+        asked = settings.model_dump(include={"time", "target", "missing", "sentinel"})
+        plain = SeriesSettings().model_dump(include=set(asked))
+        if wrong := [key for key in asked if asked[key] != plain[key]]:
+            raise ValueError(
+                f"weather is taken as published, without {wrong[0]}. Name its CSV file with --csv "
+                "to change how it is read."
+            )
+        parts, notes = tables.weather_series(
+            data.root_folder(root), settings.look_back, settings.horizon
+        )
+        return data.Data("weather", *parts, notes)
+    path = Path(settings.name).expanduser()
+    if not path.name.lower().endswith((".csv", ".csv.gz")):
+        raise ValueError(
+            f"forecast: expected weather or a .csv or .csv.gz file, got {settings.name!r}."
+        )
+    parts, notes = tables.series(
+        path,
+        settings.look_back,
+        settings.horizon,
+        settings.time,
+        settings.target,
+        settings.missing,
+        settings.sentinels(),
+        equal=settings.spacing == "equal",
+    )
+    return data.Data(path.name, *parts, notes)
+
+
+def _moves(settings: DynamicsSettings, root: Path | None, progress: Progress | None) -> data.Data:
+    """Pairs of states, all that lie in one trajectory."""
+    path = Path(settings.name).expanduser()
+    if settings.name in data.SYSTEMS:
+        moves = simulated(settings)
+        name, lag = settings.name, moves.t.shape[1] - 1
+        notes: tuple[str, ...] = ()
+    elif path.name.lower().endswith((".csv", ".csv.gz", ".npz")):
+        moves = data.read_trajectories(path, settings.rows or 64)
+        if len(moves) < 5:
+            raise ValueError(
+                f"{path}: expected 5 or more pieces to train and to test on, got {len(moves)} of "
+                f"{moves.t.shape[1]} rows. Give more trajectories, or fewer rows for each piece."
+            )
+        name, lag = path.name, min(20, moves.t.shape[1] - 1)
+        notes = (f"{path.name}: {len(moves)} pieces of {moves.t.shape[1]} rows",)
+    else:
+        raise ValueError(
+            f"trajectories: {settings.name!r} is neither a system nor a CSV or NPZ file. "
+            f"{did_you_mean(settings.name, data.SYSTEMS)}"
+        )
+    return data.Data(name, *data.pairs(moves, lag), notes)
+
+
+def simulated(settings: DynamicsSettings, times: float = 1.0, **changes: Any) -> data.Trajectories:
+    """The trajectories of a system that the settings ask for; ``times`` as long as usual."""
+    rows = settings.rows or 21
+    lasts = settings.horizon_time or LASTS[settings.name]
+    parameters: dict[str, float] = {}
+    for word in filter(None, (w.strip() for w in settings.parameters.split(","))):
+        key, found, value = word.partition("=")
+        try:
+            parameters[key.strip()] = float(value)
+        except ValueError:
+            found = ""
+        if not found:
+            raise ValueError(
+                "parameters: expected NAME=NUMBER with commas between, got "
+                f"{settings.parameters!r}."
+            )
+    if settings.size is not None:
+        parameters["points"] = settings.size
+    asked: dict[str, Any] = {
+        "trajectories": settings.trajectories,
+        "steps": rows,
+        "dt": lasts / (rows - 1),
+        "seed": settings.starts,
+        "irregular": not settings.even,
+    }
+    if times != 1.0:
+        asked["steps"] = round((rows - 1) * times) + 1
+    return data.simulate(settings.name, **{**parameters, **asked, **changes})
+
+
 #: Photos of the validation part that are used: each is stylised as a whole.
 VALIDATED = 8
 
 SOURCES: dict[str, Source] = {
     "images": Source(DataSettings, _images),
+    "series": Source(SeriesSettings, _series, "--csv"),
     "stylised": Source(
         StyleSettings, _stylised, "--content", frozenset({"name", "teachers", "image"})
     ),
+    "trajectories": Source(DynamicsSettings, _moves),
 }

@@ -14,6 +14,8 @@ APPS = {
     "flow": "noise to images in one step, and back by the pseudo-inverse",
     "projector": "any image to the nearest one of the data; f(f(x)) = f(x) by architecture",
     "style": "photos to pictures; a style is an operator to blend, weaken, undo or add",
+    "forecast": "rows of a table to the rows that follow, with intervals",
+    "dynamics": "states to states at any time, before or after, by one generator",
     "attributes": "images to class scores or attributes, with a rectangular core",
 }
 

@@ -56,10 +56,14 @@ class App:
     decided: tuple[str, ...]
     #: (model, data, path) writes a picture of what the model does
     preview: Callable[[Any, Any, Path], None] | None = None
+    #: (model, data) sets what is known in closed form, once, before training
+    start: Callable[[Any, Any], None] | None = None
     #: (model, data) ↦ the second stage, or None
     refine: Callable[[Any, Any], Refinement | None] | None = None
     #: (model, data) sets what is known in closed form, once, after training
     finish: Callable[[Any, Any], None] | None = None
+    #: (model, folder, k) writes what ``spectrum`` shows, instead of singular values
+    spectrum: Callable[[Any, Path, int], dict[str, Any]] | None = None
     #: The data set that is trained on where none is named, and which kind of source it is.
     data: str = "digits"
     source: str = "images"

@@ -6,7 +6,9 @@ from .base import Bijection, Chain, Flatten, resized
 from .coupling import AdditiveCoupling, AffineCoupling
 from .mixing import ActNorm, Conv1x1, InvertibleLinear
 from .reshape import PixelShuffle, SpatialSplit2x2, Squeeze
+from .series import LevelAndWaves, Monotone, Swap
 from .stacks import glow, mlp, patches, revnet, subspace
+from .twist import Twist
 
 __all__ = [
     "ActNorm",
@@ -17,11 +19,15 @@ __all__ = [
     "Conv1x1",
     "Flatten",
     "InvertibleLinear",
+    "LevelAndWaves",
+    "Monotone",
     "OnPart",
     "PixelShuffle",
     "PrincipalAxes",
     "SpatialSplit2x2",
     "Squeeze",
+    "Swap",
+    "Twist",
     "from_freia",
     "from_nflows",
     "from_normflows",

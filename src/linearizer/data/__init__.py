@@ -1,7 +1,7 @@
-r"""Data to train on: six known sources, images, photos and tables of your own.
+r"""Data to train on: six known sources, your images, photos and tables, simulated systems.
 
 :func:`load` gives three parts (train, val, test), each of which hands out a :class:`Batch` for any
-rows asked for: ``x, y = load("digits").train.batch(index)``.
+rows asked for: ``x, y = load("digits").train.batch(index)``. :func:`simulate` makes trajectories.
 """
 
 from __future__ import annotations
@@ -14,28 +14,39 @@ from typing import Any, NamedTuple
 
 from . import celeba, dsprites, mnist, photos, tables
 from .dsprites import Sprites
+from .dynamics import SYSTEMS, Pair, Pairs, Trajectories, pairs, simulate
 from .files import Progress, root_folder
 from .images import Batch, Images, load_folder, read_images
 from .photos import Photos
 from .stylised import Stylised
-from .tables import Table, Windows, read_csv, windows
+from .tables import Moment, Table, Timed, Windows, read_csv, windows
+from .trajectories import read_trajectories
 
 __all__ = [
     "NAMES",
+    "SYSTEMS",
     "Batch",
     "Data",
     "Images",
+    "Moment",
+    "Pair",
+    "Pairs",
     "Photos",
     "Sprites",
     "Status",
     "Stylised",
     "Table",
+    "Timed",
+    "Trajectories",
     "Windows",
     "fetch",
     "load",
+    "pairs",
     "read_csv",
     "read_images",
+    "read_trajectories",
     "root_folder",
+    "simulate",
     "status",
     "windows",
 ]
@@ -55,9 +66,9 @@ class Data(NamedTuple):
     r"""Three parts of one source, and sentences to print beside results."""
 
     name: str
-    train: Images | Photos | Stylised | Windows | Sprites
-    val: Images | Photos | Stylised | Windows | Sprites
-    test: Images | Photos | Windows | Sprites
+    train: Images | Photos | Stylised | Windows | Timed | Sprites | Pairs
+    val: Images | Photos | Stylised | Windows | Timed | Sprites | Pairs
+    test: Images | Photos | Windows | Timed | Sprites | Pairs
     notes: tuple[str, ...]
 
 

@@ -3,6 +3,7 @@ r"""Tables of numbers over time, and windows of past and future cut from them.""
 from __future__ import annotations
 
 import csv
+import datetime
 import difflib
 import io
 import math
@@ -10,7 +11,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import final
+from typing import NamedTuple, final
 
 import numpy as np
 import torch
@@ -19,7 +20,7 @@ from torch import Tensor
 from .files import DamagedError, Progress, download, missing, read
 from .images import Batch, check_index
 
-__all__ = ["Table", "Windows", "read_csv", "windows"]
+__all__ = ["Moment", "Table", "Timed", "Windows", "clock", "read_csv", "series", "windows"]
 
 MISSING = {"", "nan", "na", "n/a", "null", "none"}
 POLICIES = ("error", "interpolate", "previous", "drop")
@@ -57,6 +58,7 @@ def read_csv(
     time: str | None = None,
     missing: str = "error",
     sentinel: float | Sequence[float] = (),
+    equal: bool = False,
 ) -> Table:
     r"""The numbers of a .csv or .csv.gz file with a header (comma, semicolon or tab between cells).
 
@@ -66,6 +68,7 @@ def read_csv(
         missing: What becomes of empty, NaN or NA cells: "error", "interpolate" (straight lines, the
             nearest value at the ends), "previous" (the last value seen) or "drop" (the whole row).
         sentinel: Numbers that stand for a missing value, such as -9999.
+        equal: Whether times that repeat, go back or leave a gap are an error; else they are noted.
     """
     path = Path(path)
     if missing not in POLICIES:
@@ -78,7 +81,9 @@ def read_csv(
     cells = list(zip(*rows, strict=True))
     values = np.stack([_numbers(path, header[i], cells[i], lines) for i in columns], axis=1)
     names = tuple(header[i] for i in columns)
-    times = () if when is None else cells[when]
+    times = () if when is None else tuple(cells[when])
+    if equal and when is not None:
+        _equal_steps(path, header[when], times, lines)
     sentinels = [sentinel] if isinstance(sentinel, (int, float)) else list(sentinel)
     notes = []
     for number in sentinels:
@@ -88,7 +93,8 @@ def read_csv(
     notes += _suspects(path.name, values, names)
     values, kept, said = _fill(path, values, names, missing)
     times = tuple(t for t, keep in zip(times, kept, strict=True) if keep) if times else ()
-    return Table(torch.from_numpy(values), names, times, (*notes, *said, *_steps(path.name, times)))
+    said = [*said, *_steps(path.name, times)] if bool(kept.all()) else said
+    return Table(torch.from_numpy(values), names, times, (*notes, *said))
 
 
 def _rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
@@ -223,23 +229,94 @@ def _fill(
     return filled, kept, [f"{path.name}: missing values were filled by {how}: {counts}"]
 
 
+FORMATS = ("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y", "%d/%m/%Y %H:%M:%S",
+           "%d/%m/%Y %H:%M", "%d/%m/%Y")  # fmt: skip
+
+
+def clock(times: Sequence[str]) -> np.ndarray | None:
+    r"""Times in seconds since 1970 (n,), or None where they are not all dates that can be read.
+
+    2020-01-31, 2020/01/31 and 31.01.2020 or 31/01/2020, each with or without hours and minutes.
+
+    Example:
+        >>> clock(["1970-01-02", "1970-01-02 00:10"]).tolist()
+        [86400.0, 87000.0]
+    """
+    words = [t.strip() for t in times]
+    if not words or not DATE.match(words[0]):
+        return None
+    iso = words[0][:4].isdigit()
+    try:
+        if iso:
+            plain = [w.replace("/", "-").removesuffix("Z") for w in words]
+            return np.array(plain, dtype="datetime64[ms]").astype(np.int64) / 1000.0
+        for form in FORMATS:
+            try:
+                zone = datetime.timezone.utc
+                read = [datetime.datetime.strptime(w, form).replace(tzinfo=zone) for w in words]
+            except ValueError:
+                continue
+            return np.array([r.timestamp() for r in read])
+    except ValueError:
+        return None
+    return None
+
+
 def _steps(file: str, times: Sequence[str]) -> list[str]:
     """Whether the times rise by equal steps, where they can be read."""
-    try:
-        at = np.array([t.strip().replace("/", "-") for t in times], dtype="datetime64[s]")
-    except ValueError:
+    if (at := clock(times)) is None or len(at) < 2:
         return []
-    step = np.diff(at).astype(np.int64)
-    if len(step) == 0:
-        return []
-    usual = int(np.median(step))
+    step = np.diff(at)
+    usual = float(np.median(step))
     odd = int((step != usual).sum())
     if (step <= 0).any():
         back = int((step <= 0).argmax())
         return [f"{file}: times repeat or go back: {times[back + 1]} follows {times[back]}"]
     if odd:
-        return [f"{file}: {odd:,} of {len(step):,} time steps differ from the usual {usual} s"]
+        return [f"{file}: {odd:,} of {len(step):,} time steps differ from the usual {usual:g} s"]
     return []
+
+
+def _equal_steps(path: Path, name: str, times: Sequence[str], lines: Sequence[int]) -> None:
+    """An error that names the first line whose time is not one step after the one before."""
+    at = clock(times)
+    if at is None:
+        try:
+            at = np.array([float(t) for t in times])
+        except ValueError:
+            _readable(path, name, times, lines)
+            return
+    step = np.diff(at)
+    if not len(step):
+        return
+    usual = float(np.median(step))
+    wrong = np.abs(step - usual) > 1e-6 * abs(usual)
+    # A calendar's months and years are no two of one length.
+    if usual >= 28 * 86400 and not (step <= 0).any() and float(step.max()) < 1.2 * usual:
+        return
+    if usual <= 0:
+        wrong = step <= 0
+    if not wrong.any():
+        return
+    i = int(wrong.argmax())
+    what = "repeats" if step[i] == 0 else "goes back after" if step[i] < 0 else "leaves a gap after"
+    raise ValueError(
+        f"{path}: line {lines[i + 1]}, column {name!r}: {times[i + 1].strip()!r} {what} "
+        f"{times[i].strip()!r}, but rows must follow each other in equal steps. Mend the rows, or "
+        'take them as they come with spacing="any".'
+    )
+
+
+def _readable(path: Path, name: str, times: Sequence[str], lines: Sequence[int]) -> None:
+    """Times in words of their own are let be; one among dates that is none is an error."""
+    if not DATE.match(times[0]):
+        return
+    for time, line in zip(times, lines, strict=True):
+        if clock([time]) is None:
+            raise ValueError(
+                f"{path}: line {line}, column {name!r}: expected a date as in the first row "
+                f"({times[0].strip()!r}), found {time[:40]!r}. Mend it."
+            )
 
 
 # -- windows -----------------------------------------------------------------------------------
@@ -373,6 +450,121 @@ def load_csv(
     return parts, tuple(notes)
 
 
+# -- series with the time of day ---------------------------------------------------------------
+
+
+class Moment(NamedTuple):
+    r"""Windows, and where in the day their pasts end."""
+
+    x: Tensor  #: (n, look_back, channels) float32
+    y: Tensor  #: (n, horizon, channels) float32
+    t: Tensor  #: (n,) float32, of the last row of the past: 0 is midnight, 0.5 noon
+
+
+@final
+class Timed:
+    r"""Windows whose batches tell the time of day at which the past ends.
+
+    Arguments:
+        windows: What is handed out.
+        day: (rows,) the time of day of each row as a share of 24 hours, or None where it is not
+            known; it then counts as 0.
+    """
+
+    def __init__(self, windows: Windows, day: Tensor | None = None) -> None:
+        if day is not None and day.shape != (len(windows.rows),):
+            raise ValueError(
+                f"Timed: expected a time of day for each of {len(windows.rows)} rows, got "
+                f"{tuple(day.shape)}."
+            )
+        self.windows = windows
+        self.day = day
+
+    def __len__(self) -> int:
+        return len(self.windows)
+
+    def __repr__(self) -> str:
+        return f"Timed({self.windows})"
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(look_back, channels) of one past."""
+        return self.windows.shape
+
+    def batch(self, index: Tensor) -> Moment:
+        x, y = self.windows.batch(index)
+        assert y is not None
+        t = x.new_zeros(len(x)) if self.day is None else self.day[index + self.shape[0] - 1]
+        return Moment(x, y, t.to(x))
+
+
+def day_of(times: Sequence[str]) -> Tensor | None:
+    """The time of day of each row as a share of 24 hours, (n,), or None if it cannot be read."""
+    at = clock(times)
+    return None if at is None else torch.from_numpy(at % 86400 / 86400).to(torch.float32)
+
+
+def series(
+    path: Path,
+    look_back: int = 96,
+    horizon: int = 96,
+    time: str | None = None,
+    target: str = "all",
+    missing: str = "error",
+    sentinel: float | Sequence[float] = (),
+    equal: bool = True,
+    constant: bool = False,
+) -> tuple[tuple[Timed, Timed, Timed], tuple[str, ...]]:
+    r"""Windows of a CSV file with their times of day, split 70/10/20, and the notes about it.
+
+    Arguments:
+        target: "all" columns, or the names of those to take, with commas between.
+        equal: Whether times must follow each other in equal steps.
+        constant: Whether a column may stand still over the training rows.
+
+    The other arguments are those of :func:`read_csv` and :func:`windows`.
+    """
+    table = chosen(read_csv(path, time, missing, sentinel, equal), target, path)
+    parts = windows(table, look_back, horizon)
+    n, channels = table.values.shape
+    train, test = int(0.7 * n), int(0.2 * n)
+    flat = (table.values[:train] == table.values[:1]).all(0)
+    if bool(flat.any()) and not constant:
+        i = int(flat.to(torch.uint8).argmax())
+        raise ValueError(
+            f"{path}: column {table.columns[i]!r} is {float(table.values[0, i]):g} in all of the "
+            f"training rows, 1 to {train:,}, so there is nothing to learn. Leave it out of target."
+        )
+    notes = [
+        f"{path.name}: {n:,} rows of {channels} channels, split 70/10/20 in time; look-back "
+        f"{look_back}, horizon {horizon}; scaled by the training rows",
+        *table.notes,
+    ]
+    day = day_of(table.times)
+    bounds = ((0, train), (train - look_back, n - test), (n - test - look_back, n))
+    timed = [
+        Timed(part, None if day is None else day[a:b])
+        for part, (a, b) in zip(parts, bounds, strict=True)
+    ]
+    return (timed[0], timed[1], timed[2]), tuple(notes)
+
+
+def chosen(table: Table, target: str, path: Path) -> Table:
+    """The table with the named columns only, in the order they are named."""
+    names = [name.strip() for name in target.split(",") if name.strip()]
+    if names == ["all"]:
+        return table
+    for name in names:
+        if name not in table.columns:
+            near = difflib.get_close_matches(name, table.columns, 1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(table.columns)}."
+            raise ValueError(f"{path}: there is no column {name!r} to forecast. {hint}")
+    if not names or len(set(names)) < len(names):
+        raise ValueError(f"{path}: expected different columns to forecast, got {target!r}.")
+    values = table.values[:, [table.columns.index(name) for name in names]]
+    return Table(values, tuple(names), table.times, table.notes)
+
+
 # -- the weather benchmark ---------------------------------------------------------------------
 
 
@@ -394,6 +586,20 @@ def load_weather(
     rows = len(train.rows) + len(val.rows) + len(test.rows) - 2 * look_back
     if (rows, train.shape[1]) != WEATHER_SHAPE:
         raise _not_the_benchmark(path, rows, train.shape[1])
+    return parts, notes
+
+
+def weather_series(
+    root: Path, look_back: int = 96, horizon: int = 96
+) -> tuple[tuple[Timed, Timed, Timed], tuple[str, ...]]:
+    """The weather benchmark with its times of day: one row stands twice, nine are missing."""
+    path = find_weather(root)
+    if path is None:
+        raise missing("weather", root / "weather", "weather.csv or weather.csv.gz", True)
+    parts, notes = series(path, look_back, horizon, equal=False)
+    rows = sum(len(part.windows.rows) for part in parts) - 2 * look_back
+    if (rows, parts[0].shape[1]) != WEATHER_SHAPE:
+        raise _not_the_benchmark(path, rows, parts[0].shape[1])
     return parts, notes
 
 

@@ -9,14 +9,17 @@ Pass an ``nn.Parameter`` to have it learned; any other tensor is kept as a buffe
 """
 
 from .base import DENSE_LIMIT, SVD, Dense, Eig, Operator, UnsupportedError
+from .blocks import BlockDiagonal
 from .convolution import Convolution
 from .diagonal import Diagonal, Projector
 from .lowrank import Identity, LowRank, ScaledIdentityPlusLowRank
 from .mixing import MixingConvolution
+from .spirals import Spirals
 
 __all__ = [
     "DENSE_LIMIT",
     "SVD",
+    "BlockDiagonal",
     "Convolution",
     "Dense",
     "Diagonal",
@@ -27,5 +30,6 @@ __all__ = [
     "Operator",
     "Projector",
     "ScaledIdentityPlusLowRank",
+    "Spirals",
     "UnsupportedError",
 ]

@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import DENSE_LIMIT, Dense, Operator, UnsupportedError
+from .blocks import BlockDiagonal
 from .convolution import Convolution
 from .diagonal import Diagonal, Projector
 from .lowrank import Identity, LowRank, ScaledIdentityPlusLowRank
@@ -14,6 +15,7 @@ from .matrices import (
     cat,
 )
 from .mixing import MixingConvolution
+from .spirals import Spirals
 
 
 def product(A: Operator, B: Operator) -> Operator:
@@ -42,6 +44,14 @@ def product(A: Operator, B: Operator) -> Operator:
         return pair[0]._from_multiplier(pair[0]._multiplier() * pair[1]._multiplier())
     if (mixing := _mixing(A, B)) is not None:
         return mixing[0]._from_blocks(mixing[0]._blocks() @ mixing[1]._blocks())
+    if (pair_of_blocks := _blocks(A, B)) is not None:
+        first, second = pair_of_blocks
+        if first.shape[-1] == second.shape[-2]:
+            return BlockDiagonal(first @ second)
+    if (spirals := _spirals(A, B)) is not None:
+        one, other = spirals
+        planes = one.values * other.values
+        return Spirals(planes.real, planes.imag, one.single * other.single)
     _guard_result(A, B, (A.shape[0], B.shape[1]), "@")
     if isinstance(B, Dense):
         return Dense(A._columns(B.matrix))
@@ -64,6 +74,13 @@ def add(A: Operator, B: Operator) -> Operator:
             delta[..., A.origin[0], A.origin[1]] = 1.0
             kernel = A.kernel + c[..., None, None, None] * delta
             return Convolution(kernel, A.image, A.padding, A.origin)
+        if isinstance(A, Spirals):
+            return Spirals(
+                A.real + c[..., None], A.imag + 0 * c[..., None], A.single + c[..., None]
+            )
+    if (spirals := _spirals(A, B)) is not None:
+        one, other = spirals
+        return Spirals(one.real + other.real, one.imag + other.imag, one.single + other.single)
     if isinstance(A, Diagonal | Projector) and isinstance(B, Diagonal | Projector):
         return Diagonal(A.diagonal + B.diagonal)
     if (a := _alpha_and_factors(A)) is not None and (b := _alpha_and_factors(B)) is not None:
@@ -79,6 +96,10 @@ def add(A: Operator, B: Operator) -> Operator:
         if any(k > n for k, n in zip(kernel.shape[-2:], mixing[0].image[1:], strict=True)):
             return mixing[0]._from_blocks(mixing[0]._blocks() + mixing[1]._blocks())
         return MixingConvolution(kernel, mixing[0].image, origin)
+    if (pair_of_blocks := _blocks(A, B)) is not None:
+        first, second = pair_of_blocks
+        if first.shape[-2:] == second.shape[-2:]:
+            return BlockDiagonal(first + second)
     _guard_result(A, B, A.shape, "+")
     return Dense(A.dense() + B.dense())
 
@@ -129,6 +150,13 @@ def _convolutions(A: Operator, B: Operator) -> tuple[Convolution, Convolution] |
     return (A, B) if A.image == B.image and A.padding == B.padding else None
 
 
+def _spirals(A: Operator, B: Operator) -> tuple[Spirals, Spirals] | None:
+    """The two as spirals in the same planes, else None."""
+    if not (isinstance(A, Spirals) and isinstance(B, Spirals)):
+        return None
+    return (A, B) if A.planes == B.planes else None
+
+
 def _mixing(A: Operator, B: Operator) -> tuple[MixingConvolution, MixingConvolution] | None:
     """The two as mixing convolutions over one size of image, where one of them is, else None."""
     size = next((X.image[1:] for X in (A, B) if isinstance(X, MixingConvolution)), None)
@@ -149,6 +177,13 @@ def _as_mixing(A: Operator, size: tuple[int, int]) -> MixingConvolution | None:
         kernel = c[..., None, None] * torch.eye(C, dtype=A.dtype, device=A.device)
         return MixingConvolution(kernel[..., None, None], (C, *size))
     return None
+
+
+def _blocks(A: Operator, B: Operator) -> tuple[Tensor, Tensor] | None:
+    """The blocks of both, where both have as many, else None."""
+    if not (isinstance(A, BlockDiagonal) and isinstance(B, BlockDiagonal)):
+        return None
+    return (A.blocks, B.blocks) if A.blocks.shape[-3] == B.blocks.shape[-3] else None
 
 
 def _overlay(

@@ -1,4 +1,4 @@
-r"""What the applications are compared with, trained in the same harness for the same time."""
+r"""What maps of images are compared with: an autoencoder, and idempotency by training."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .draws import Draw
-from .nets import FromVector, ToVector
-from .training import Loss, Training, fit
+from ..draws import Draw
+from ..nets import FromVector, ToVector
+from ..training import Loss, Training, fit
 
 __all__ = ["Autoencoder", "autoencoder_loss", "ign_loss", "ign_noise", "train_for"]
 

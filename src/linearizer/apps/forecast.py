@@ -1,0 +1,376 @@
+r"""Forecasts: f(x) = g_y⁻¹(A g_x(x)), from look_back rows of a table to the horizon rows after.
+
+A is block diagonal, one rectangular block for each channel. It starts as the ridge regression
+between the coordinates, in closed form, and is then trained with g_x and g_y. With ``harmonics`` it
+is a family A_t that follows the time of day; without, one fixed matrix.
+
+Paper: appendix E (further experiments), weather forecasting.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple, cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from ..bijections import (
+    AdditiveCoupling,
+    Bijection,
+    Chain,
+    Flatten,
+    LevelAndWaves,
+    Monotone,
+    Swap,
+)
+from ..draws import Draw
+from ..families import Periodic
+from ..linearizer import Linearizer
+from ..nets import MLP
+from ..operators import BlockDiagonal
+from ..pictures import series_plot
+from ..settings import Settings
+from ..spaces import Space
+from .base import App
+
+__all__ = ["APP", "Config", "Forecast", "Interval", "finish", "loss", "measure", "start"]
+
+#: Ridges to choose from, on validation windows, for each channel.
+RIDGES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+#: Windows that closed forms see at most: neighbours differ by one row.
+WINDOWS = 10_000
+#: Numbers of the shape of errors: quantiles at 0%, 0.5%, … 100%.
+LEVELS = 201
+
+
+class Config(Settings):
+    """Settings of the model."""
+
+    columns: tuple[str, ...] = Field(("0",), min_length=1, description="names of the channels")
+    look_back: int = Field(96, ge=2, description="rows of the past")
+    horizon: int = Field(96, ge=1, description="rows of the future")
+    harmonics: int = Field(
+        0, ge=0, le=24, description="waves of the day that the core follows; 0 for one fixed core"
+    )
+    width: int = Field(6, ge=1, description="coordinates of a channel that these waves act on")
+    seen: int = Field(4, ge=0, description="coordinates of every channel that g_x conditions on")
+    changed: int = Field(16, ge=1, description="coordinates of every channel that g_x then shifts")
+    hidden: int = Field(64, ge=1, description="width of the conditioner")
+    depth: int = Field(2, ge=1, description="hidden layers of the conditioner")
+    knots: int = Field(17, ge=0, description="of the rising map of each channel in g_y; 0 for none")
+    core_rate: float = Field(
+        0.1, gt=0, description="learning rate of the core, as a share of that of g"
+    )
+    clamp: float = Field(
+        8.0, gt=0, description="training windows are cut at this many standard deviations"
+    )
+
+
+class Interval(NamedTuple):
+    """A forecast and the bounds that the truth is within, with a stated probability."""
+
+    lower: Tensor  #: (n, horizon, channels)
+    middle: Tensor  #: f(x)
+    upper: Tensor
+
+
+class Forecast(nn.Module):
+    r"""``model()`` is the Linearizer from pasts to futures, both scaled.
+
+    With ``harmonics`` there is one for each time of day: ``model(0.5)`` is that of pasts which end
+    at noon, and ``model()`` the one of the mean core over the day.
+    """
+
+    mean: Tensor
+    std: Tensor
+    spread: Tensor
+    shape_of_errors: Tensor
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        L, H, C = config.look_back, config.horizon, len(config.columns)
+        self.source = Space(_on_pasts(config))
+        self.target = Space(_on_futures(config))
+        # The core is core_rate · raw, so that Adam moves it more slowly than g.
+        self.raw = nn.Parameter(torch.zeros(C, H, L))
+        if config.harmonics:
+            width = min(config.width, L)
+            self.raw_waves = nn.Parameter(torch.zeros(2 * config.harmonics, C, H, width))
+        self.register_buffer("mean", torch.zeros(C))
+        self.register_buffer("std", torch.ones(C))
+        # Of the errors in coordinates: size at each step, and quantiles of what is left.
+        self.register_buffer("spread", torch.ones(H, C))
+        levels = torch.linspace(0, 1, LEVELS, dtype=torch.float64).clamp(1e-4, 1 - 1e-4)
+        normal = (2**0.5 * torch.erfinv(2 * levels - 1)).to(torch.get_default_dtype())
+        self.register_buffer("shape_of_errors", normal.expand(C, LEVELS).clone())
+
+    # -- the map -------------------------------------------------------------------------------
+
+    @property
+    def family(self) -> Periodic:
+        """t ↦ A_t; only with ``harmonics``."""
+        rate = self.config.core_rate
+        return Periodic(rate * self.raw, rate * self.raw_waves)
+
+    def operator(self, t: float | Tensor | None = None) -> BlockDiagonal:
+        """A, or A_t at a time of day (0 is midnight, 0.5 noon); one for each of (batch,) times."""
+        if t is None or not self.config.harmonics:
+            return BlockDiagonal(self.config.core_rate * self.raw)
+        return self.family(t)
+
+    def forward(self, t: float | Tensor | None = None) -> Linearizer:
+        return Linearizer(self.source, self.operator(t), self.target)
+
+    def coordinates(self, x: Tensor, t: Tensor) -> Tensor:
+        """A_t g_x(x) for each past and its own time of day, (n, channels·horizon)."""
+        z = self.source.coordinates(x)
+        return self.family.carry(z, t) if self.config.harmonics else self.operator()(z)
+
+    def predict(self, x: Tensor, t: Tensor) -> Tensor:
+        """f_t(x) for each past and its own time of day, (n, horizon, channels)."""
+        return self.target.points(self.coordinates(x, t))
+
+    def scale(self, rows: Tensor) -> Tensor:
+        """(rows − mean) / std, as the training rows have them; (…, channels)."""
+        return (rows - self.mean) / self.std
+
+    def unscale(self, rows: Tensor) -> Tensor:
+        """Back to the user's units, (…, channels)."""
+        return rows * self.std + self.mean
+
+    # -- uncertainty ---------------------------------------------------------------------------
+
+    @torch.no_grad()
+    def interval(self, x: Tensor, t: Tensor, coverage: float = 0.9) -> Interval:
+        r"""Bounds that hold the truth with this probability at each step and channel by itself.
+
+        In coordinates the bounds are w + σ q: w = A_t g_x(x), σ the size of the errors of
+        validation windows at that step, q a quantile of all errors of the channel in units of σ.
+        g_y⁻¹ is rising in each number alone, so it carries quantiles to quantiles exactly.
+        """
+        if not 0 < coverage < 1:
+            raise ValueError(f"forecast: expected a coverage between 0 and 1, got {coverage}.")
+        w = self.coordinates(x, t)
+        C, H = len(self.config.columns), self.config.horizon
+        bounds = []
+        for level in ((1 - coverage) / 2, (1 + coverage) / 2):
+            place = level * (LEVELS - 1)
+            low = min(int(place), LEVELS - 2)
+            pair = self.shape_of_errors[:, low : low + 2]
+            q = torch.lerp(pair[:, 0], pair[:, 1], place - low)
+            shifted = w.unflatten(1, (C, H)) + self.spread.mT * q[:, None]
+            bounds.append(self.target.points(shifted.flatten(1)))
+        return Interval(bounds[0], self.target.points(w), bounds[1])
+
+    def carry(self, mean: Tensor, covariance: Tensor, t: float | None = None) -> tuple[Any, Any]:
+        r"""A Gaussian in coordinates of the past, carried to those of the future: N(Am, ASAᵀ).
+
+        Arguments:
+            mean: m, (n, channels·look_back).
+            covariance: S of each channel, (channels, look_back, look_back).
+
+        Returns:
+            Am (n, channels·horizon), and ASAᵀ of each channel, (channels, horizon, horizon).
+        """
+        A = self.operator(t)
+        return A(mean), A.blocks @ covariance @ A.blocks.mT
+
+
+def _on_pasts(config: Config) -> Bijection:
+    shape = (config.look_back, len(config.columns))
+    layers: list[Bijection] = [LevelAndWaves(shape, constant=config.harmonics > 0)]
+    seen = min(config.seen, config.look_back - 1)
+    if seen:
+        net = Across(shape, seen, config.changed, config.hidden, config.depth)
+        layers.append(AdditiveCoupling(shape, net, "second", cut=seen))
+    return Chain(*layers, Swap(shape), Flatten((shape[1], shape[0])))
+
+
+def _on_futures(config: Config) -> Bijection:
+    shape = (config.horizon, len(config.columns))
+    layers: list[Bijection] = [Monotone(shape, config.knots)] if config.knots else []
+    return Chain(*layers, Swap(shape), Flatten((shape[1], shape[0])))
+
+
+class Across(nn.Module):
+    r"""A conditioner that sees all channels: (n, seen, C) → (n, rows − seen, C).
+
+    An MLP of all that is seen gives the first ``changed`` rows, in all channels; the others are 0.
+
+    Arguments:
+        shape: (rows, C) of a whole window.
+    """
+
+    def __init__(
+        self, shape: tuple[int, int], seen: int, changed: int, hidden: int, depth: int
+    ) -> None:
+        super().__init__()
+        rows, C = shape
+        self.rows, self.channels = rows - seen, C
+        self.changed = min(changed, self.rows)
+        self.net = MLP(seen * C, self.changed * C, hidden, depth)
+
+    def forward(self, z: Tensor) -> Tensor:
+        made = self.net(z.flatten(1)).unflatten(1, (self.changed, self.channels))
+        return F.pad(made, (0, 0, 0, self.rows - self.changed))
+
+
+# -- training -----------------------------------------------------------------------------------
+
+
+def loss(model: Forecast, batch: Any, draw: Draw) -> dict[str, Tensor]:
+    """Mean of (f_t(x) − y)² over windows, steps and channels, of windows cut at ±clamp."""
+    c = model.config.clamp
+    error = model.predict(batch.x.clamp(-c, c), batch.t) - batch.y.clamp(-c, c)
+    return {"mse": error.square().mean()}
+
+
+def measure(model: Forecast, batch: Any, draw: Draw) -> dict[str, Tensor]:
+    """For each window: squared and absolute error, and the squared one with y cut at ±clamp."""
+    forecast = model.predict(batch.x, batch.t)
+    c = model.config.clamp
+    error = (forecast - batch.y).flatten(1)
+    return {
+        "mse": error.square().mean(1),
+        "mae": error.abs().mean(1),
+        "clamped mse": (forecast - batch.y.clamp(-c, c)).flatten(1).square().mean(1),
+    }
+
+
+def facts(data: Any) -> dict[str, Any]:
+    """Channels, look-back and horizon, which the data decide."""
+    windows = getattr(data.train, "windows", None)
+    if windows is None:
+        raise ValueError(f"forecast: {data.name} holds no table of numbers over time.")
+    look_back, _ = windows.shape
+    return {"columns": windows.columns, "look_back": look_back, "horizon": windows.horizon}
+
+
+@torch.no_grad()
+def start(model: Forecast, data: Any) -> None:
+    r"""Scales of the coordinates, and the core in closed form.
+
+    W = (E[φφᵀ] + λI)⁻¹ E[φwᵀ] for each channel, φ the coordinates of the past (and these times the
+    waves of the day), w those of the future. λ is the one of :data:`RIDGES` that has the least
+    error on validation windows, in each channel. Windows are cut at ±clamp.
+    """
+    c, train = model.config, data.train
+    if c.harmonics and train.day is None:
+        raise ValueError(
+            f"forecast: harmonics={c.harmonics} needs the time of day, but {data.name} has no "
+            "column of dates and times that can be read. Name one with time, or set harmonics=0."
+        )
+    model.mean.copy_(train.windows.mean)
+    model.std.copy_(train.windows.std)
+    layer = cast(LevelAndWaves, next(iter(cast(Chain, model.source.g))))
+    raw = [layer.raw(x).double() for x, _, _ in _batches(model, train)]
+    std, mean = torch.std_mean(torch.cat(raw), 0, correction=0)
+    layer.adopt(mean.to(layer.mean), std.to(layer.scale))
+    del raw
+    pp, pw, _ = _moments(model, train)
+    vpp, vpw, vww = _moments(model, data.val)
+    eye = torch.eye(pp.shape[-1], dtype=pp.dtype)
+    best = torch.full((len(pp),), torch.inf, dtype=pp.dtype)
+    chosen = torch.zeros_like(pw)
+    for ridge in RIDGES:
+        W = torch.linalg.solve(pp + ridge * eye, pw)
+        error = vww + (W * (vpp @ W - 2 * vpw)).sum((-2, -1))
+        better = error < best
+        best = torch.where(better, error, best)
+        chosen = torch.where(better[:, None, None], W, chosen)
+    L, rate = c.look_back, c.core_rate
+    model.raw.copy_(chosen[:, :L].mT / rate)
+    if c.harmonics:
+        waves = chosen[:, L:].unflatten(1, (2 * c.harmonics, -1))  # (C, waves, width, H)
+        model.raw_waves.copy_(waves.permute(1, 0, 3, 2) / rate)
+
+
+def _batches(
+    model: Forecast, part: Any, size: int = 512
+) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """Windows of a part, cut at ±clamp: all of them, or every k-th, at most WINDOWS."""
+    clamp, every = model.config.clamp, -(-len(part) // WINDOWS)
+    for index in torch.arange(0, len(part), every).split(size):
+        x, y, t = (v.to(model.raw) for v in part.batch(index))
+        yield x.clamp(-clamp, clamp), y.clamp(-clamp, clamp), t
+
+
+def _moments(model: Forecast, part: Any) -> tuple[Tensor, Tensor, Tensor]:
+    """E[φφᵀ] (C, n, n), E[φwᵀ] (C, n, H) and E‖w‖² (C,), in float64."""
+    c = model.config
+    C, total = len(c.columns), 0
+    sums: list[Any] = [0.0, 0.0, 0.0]
+    for x, y, t in _batches(model, part):
+        z = model.source.coordinates(x).unflatten(1, (C, -1)).movedim(1, 0)
+        if c.harmonics:
+            low = z[..., : model.raw_waves.shape[-1]]
+            z = torch.cat([z, (model.family.rhythm(t)[:, :, None] * low[:, :, None]).flatten(2)], 2)
+        w = model.target.coordinates(y).unflatten(1, (C, -1)).movedim(1, 0)
+        for i, product in enumerate((z.mT @ z, z.mT @ w, w.square().sum((1, 2)))):
+            sums[i] = sums[i] + product.double()
+        total += len(x)
+    return sums[0] / total, sums[1] / total, sums[2] / total
+
+
+@torch.no_grad()
+def finish(model: Forecast, data: Any) -> None:
+    r"""Size and shape of the errors g_y(y) − A_t g_x(x) in coordinates, on validation windows."""
+    C, H = len(model.config.columns), model.config.horizon
+    every = -(-len(data.val) // 2000)
+    errors = []
+    for index in torch.arange(0, len(data.val), every).split(256):
+        x, y, t = (v.to(model.raw) for v in data.val.batch(index))
+        error = model.target.coordinates(y) - model.coordinates(x, t)
+        errors.append(error.unflatten(1, (C, H)))
+    r = torch.cat(errors)  # (windows, C, H)
+    spread = r.double().square().mean(0).sqrt().clamp_min(1e-6).to(r)
+    model.spread.copy_(spread.mT)
+    levels = torch.linspace(0, 1, LEVELS, dtype=torch.float64)
+    for channel in range(C):
+        ratio = (r[:, channel] / spread[channel]).flatten().double()
+        place = (levels * (len(ratio) - 1)).round().long()
+        model.shape_of_errors[channel] = ratio.sort().values[place].to(r)
+
+
+@torch.no_grad()
+def preview(model: Forecast, data: Any, path: Path) -> None:
+    """Past, truth and forecast with its 90% interval, of four channels of one validation window."""
+    x, y, t = (v.to(model.raw) for v in data.val.batch(torch.tensor([len(data.val) // 2])))
+    lower, middle, upper = model.interval(x, t)
+    shown = range(min(4, len(model.config.columns)))
+    series_plot(path, x[0], middle[0], lower[0], upper[0], y[0],
+                list(model.config.columns), shown, "One validation window, scaled")  # fmt: skip
+
+
+_TRAINING = {
+    "steps": 300, "batch": 128, "rate": 1e-3, "ema": 0.98, "validate_every": 50, "patience": 3,
+    "checkpoint_every": 100,
+}  # fmt: skip
+
+APP = App(
+    name="forecast",
+    Config=Config,
+    model=Forecast,
+    loss=loss,
+    measure=measure,
+    metric="clamped mse",
+    maximize=False,
+    linearizer=Forecast.forward,
+    facts=facts,
+    decided=("columns", "look_back", "horizon"),
+    preview=preview,
+    start=start,
+    finish=finish,
+    data="weather",
+    source="series",
+    training=_TRAINING,
+    presets={
+        "strict": {"model": {"harmonics": 0}},
+        "daily": {"model": {"harmonics": 3}},
+    },
+)

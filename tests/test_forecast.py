@@ -1,0 +1,525 @@
+"""Forecasts: the laws of their map, the closed-form start, intervals, tables, and the commands."""
+
+import contextlib
+import csv
+import datetime
+import io
+import json
+import sys
+from typing import NamedTuple
+
+import pytest
+import torch
+
+from laws import close
+from linearizer import cli, data, forecasting, runs
+from linearizer.apps import forecast
+from linearizer.data.tables import Timed, clock, day_of, read_csv, series, weather_series
+from linearizer.draws import Draw
+from linearizer.evaluation.forecast import _errors, intervals, weather, weather_table
+from linearizer.families import Periodic
+from linearizer.operators import BlockDiagonal
+from linearizer.sources import SOURCES, SeriesSettings
+
+LOOK_BACK, HORIZON, NAMES = 12, 6, ("a", "b", "c")
+HOUR = datetime.timedelta(hours=1)
+START = datetime.datetime(2021, 3, 1)
+
+
+def rows(n=600, noise=0.3, seed=0):
+    """Two daily waves and a slow walk, by the hour."""
+    t = torch.arange(n, dtype=torch.float64)
+    g = torch.Generator().manual_seed(seed)
+    shocks = noise * torch.randn(n, 3, generator=g, dtype=torch.float64)
+    a = torch.sin(2 * torch.pi * t / 24) + shocks[:, 0]
+    b = 5 * torch.cos(2 * torch.pi * t / 24).clamp_min(0) + shocks[:, 1]
+    return torch.stack([a, 100 + b, 0.2 * shocks[:, 2].cumsum(0)], 1)
+
+
+def table(n=600, **options):
+    times = tuple(str(START + i * HOUR) for i in range(n))
+    return data.Table(rows(n, **options), NAMES, times)
+
+
+def source(look_back=LOOK_BACK, horizon=HORIZON, **options):
+    t = table(**options)
+    n = len(t.values)
+    parts, day = data.windows(t, look_back, horizon), day_of(t.times)
+    train, test = int(0.7 * n), int(0.2 * n)
+    bounds = ((0, train), (train - look_back, n - test), (n - test - look_back, n))
+    timed = (Timed(p, day[a:b]) for p, (a, b) in zip(parts, bounds, strict=True))
+    return data.Data("made", *timed, ())
+
+
+def made(shaken=True, **settings):
+    """A model with its closed-form start, and with weights that are nowhere zero."""
+    config = {"columns": NAMES, "look_back": LOOK_BACK, "horizon": HORIZON, "hidden": 8}
+    model = forecast.Forecast(forecast.Config(**{**config, **settings}))
+    forecast.start(model, source())
+    if shaken:
+        with torch.no_grad():
+            for p in (*model.source.parameters(), *model.target.parameters()):
+                p += 0.1 * torch.randn_like(p)
+    return model
+
+
+def some(n=40, part="test"):
+    return data.Moment(*(v.double() for v in getattr(source(), part).batch(torch.arange(n))))
+
+
+# -- the map -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [{}, {"harmonics": 2}, {"seen": 0, "knots": 0}, {"seen": 11, "changed": 99}],
+    ids=["strict", "daily", "linear", "all seen"],
+)
+def test_every_law_holds(settings):
+    model, batch = made(**settings), some()
+    for t in (None, 0.3):
+        f = model(t)
+        assert isinstance(f.operator, BlockDiagonal)
+        assert f.source.shape == (LOOK_BACK, 3) and f.target.shape == (HORIZON, 3)
+        certificate = f.certify(batch.x, batch.y)
+        assert certificate.passed, str(certificate)
+    assert model(0.3)(batch.x).shape == batch.y.shape
+
+
+def test_a_family_gives_each_window_the_core_of_its_time():
+    model, batch = made(harmonics=3), some(9)
+    together = model.predict(batch.x, batch.t)
+    one_by_one = torch.cat(
+        [model(float(t))(x[None]) for x, t in zip(batch.x, batch.t, strict=True)]
+    )
+    close(together, one_by_one)
+    close(model(batch.t)(batch.x), together)
+    assert not torch.allclose(model(0.0)(batch.x), model(0.5)(batch.x), atol=1e-3)
+    close(model(0.25)(batch.x), model(1.25)(batch.x))  # a day later
+    mean = torch.stack([model.operator(k / 24).blocks for k in range(24)]).mean(0)
+    close(mean, model.operator().blocks)
+
+
+def test_a_strict_map_does_not_know_the_time():
+    model, batch = made(), some(5)
+    close(model(0.1)(batch.x), model(0.7)(batch.x), 0.0)
+    close(model.predict(batch.x, batch.t), model()(batch.x), 0.0)
+
+
+def test_periodic_refuses_waves_that_do_not_fit():
+    with pytest.raises(ValueError, match=r"expected waves \(2·harmonics, 2, 3, width\)"):
+        Periodic(torch.zeros(2, 3, 4), torch.zeros(3, 2, 3, 4))
+    with pytest.raises(ValueError, match="width of at most 4, got 5"):
+        Periodic(torch.zeros(2, 3, 4), torch.zeros(2, 2, 3, 5))
+
+
+def test_a_shift_of_the_level_moves_one_coordinate_only():
+    model, batch = made(shaken=False, seen=0), some(3)
+    z, moved = (
+        model.source.coordinates(x).unflatten(1, (3, LOOK_BACK)) for x in (batch.x, batch.x + 2)
+    )
+    assert (z - moved).abs()[:, :, 1:].max() < 1e-12 and (z - moved).abs()[:, :, 0].min() > 0.5
+
+
+# -- the start ---------------------------------------------------------------------------------
+
+
+def test_the_start_is_the_ridge_regression_of_each_channel():
+    """Normal equations over all windows, from the windows themselves."""
+    model, made_of = made(shaken=False, knots=0), source()
+    x, y, _ = (v.double() for v in made_of.train.batch(torch.arange(len(made_of.train))))
+    z = model.source.coordinates(x).detach().unflatten(1, (3, LOOK_BACK))
+    blocks = model.operator().blocks.detach()
+    for c in range(3):
+        distances = []
+        for ridge in forecast.RIDGES:
+            G = z[:, c].mT @ z[:, c] / len(x) + ridge * torch.eye(LOOK_BACK)
+            W = torch.linalg.solve(G, z[:, c].mT @ y[:, :, c] / len(x))
+            distances.append(float((blocks[c] - W.mT).abs().max()))
+        assert min(distances) < 1e-8
+
+
+def test_a_linear_start_equals_fit_core():
+    """One channel: BlockDiagonal of one block is the Dense core that fit_core solves for."""
+    t = data.Table(rows()[:, :1], ("a",))
+    parts = [Timed(p) for p in data.windows(t, LOOK_BACK, HORIZON)]
+    made_of = data.Data("made", *parts, ())
+    config = forecast.Config(columns=("a",), look_back=LOOK_BACK, horizon=HORIZON, knots=0)
+    model = forecast.Forecast(config)
+    forecast.start(model, made_of)
+    x, y, _ = (v.double() for v in parts[0].batch(torch.arange(len(parts[0]))))
+    cores = [model().fit_core(x, y, ridge=r * len(x)).operator.dense() for r in forecast.RIDGES]
+    found = model().operator.dense().detach()
+    assert min(float((core - found).abs().max()) for core in cores) < 1e-8
+
+
+def test_the_start_of_a_family_follows_the_day():
+    """y is next hour's, and depends on the hour: a fixed core cannot know, a family does."""
+    errors = {}
+    batch = some(60)
+    for harmonics in (0, 2):
+        model = made(shaken=False, harmonics=harmonics, seen=0, knots=0)
+        error = model.predict(batch.x, batch.t) - batch.y
+        errors[harmonics] = float(error[:, :, 1].detach().square().mean())
+    assert errors[2] < errors[0]
+
+
+def test_training_windows_are_cut_and_others_are_not():
+    model, batch = made(), some(4)
+    wild = data.Moment(batch.x, batch.y.clone(), batch.t)
+    wild.y[0, 0, 0] = 1000.0
+    cut = data.Moment(batch.x, wild.y.clamp(-8, 8), batch.t)
+    close(
+        forecast.loss(model, wild, Draw(0))["mse"], forecast.loss(model, cut, Draw(0))["mse"], 0.0
+    )
+    measured = forecast.measure(model, wild, Draw(0))
+    assert measured["mse"][0] > 1000 > measured["clamped mse"][0]
+    assert {k: v.shape for k, v in measured.items()} == dict.fromkeys(measured, (4,))
+
+
+def test_harmonics_need_a_time_of_day():
+    blind = source()
+    blind = blind._replace(train=Timed(blind.train.windows))
+    config = forecast.Config(columns=NAMES, look_back=LOOK_BACK, horizon=HORIZON, harmonics=1)
+    with pytest.raises(ValueError, match="harmonics=1 needs the time of day, but made has no"):
+        forecast.start(forecast.Forecast(config), blind)
+
+
+def test_scale_and_unscale_are_the_training_rows():
+    model, t = made(), table()
+    train = t.values[: int(0.7 * len(t.values))]
+    scaled = model.scale(train)
+    assert scaled.mean(0).abs().max() < 1e-5 and (scaled.std(0) - 1).abs().max() < 1e-2
+    close(model.unscale(scaled), train)
+
+
+# -- uncertainty -------------------------------------------------------------------------------
+
+
+def test_intervals_cover_what_they_say_on_gaussian_data():
+    """Rows that are white noise: the truth is inside 90% (and 50%) intervals as often."""
+    t = data.Table(torch.randn(6000, 2) * torch.tensor([1.0, 7.0]), ("a", "b"))
+    parts = [Timed(p) for p in data.windows(t, 8, 4)]
+    made_of = data.Data("noise", *parts, ())
+    config = forecast.Config(columns=("a", "b"), look_back=8, horizon=4)
+    model = forecast.Forecast(config)
+    forecast.start(model, made_of)
+    with torch.no_grad():
+        model.target.g.layers[0].raw.normal_(std=0.3)  # a bent g_y: quantiles pass through it
+        model.target.g.layers[0].shift.normal_(std=0.3)
+    forecast.finish(model, made_of)
+    x, y, moment = (v.double() for v in parts[2].batch(torch.arange(len(parts[2]))))
+    for coverage in (0.9, 0.5):
+        lower, middle, upper = model.interval(x, moment, coverage)
+        assert (lower <= upper).all()
+        inside = ((lower <= y) & (y <= upper)).double().mean((0, 1))
+        assert (inside - coverage).abs().max() < 0.04, inside
+        close(middle, model.predict(x, moment), 0.0)
+    with pytest.raises(ValueError, match="a coverage between 0 and 1, got 1.0"):
+        model.interval(x, moment, 1.0)
+
+
+def test_a_wider_interval_holds_a_narrower_one():
+    model, batch = made(), some(5)
+    forecast.finish(model, source())
+    wide, narrow = (model.interval(batch.x, batch.t, c) for c in (0.95, 0.5))
+    assert (wide.lower <= narrow.lower).all() and (narrow.upper <= wide.upper).all()
+
+
+def test_a_gaussian_passes_through_the_core_in_closed_form():
+    model = made(harmonics=1)
+    mean = torch.randn(1, 3 * LOOK_BACK)
+    root = 0.3 * torch.randn(3, LOOK_BACK, LOOK_BACK)
+    centre, covariance = model.carry(mean, root @ root.mT, 0.4)
+    noise = torch.einsum("cij,ncj->nci", root, torch.randn(40_000, 3, LOOK_BACK)).flatten(1)
+    w = model.operator(0.4)(mean + noise).detach()
+    close(centre.detach(), w.mean(0, keepdim=True), 0.05, floor=1.0)
+    measured = torch.stack([part.mT.cov() for part in w.unflatten(1, (3, -1)).unbind(1)])
+    covariance = covariance.detach()
+    assert float((measured - covariance).abs().max() / covariance.abs().max()) < 0.05
+
+
+# -- the protocol ------------------------------------------------------------------------------
+
+
+def test_the_weather_has_the_windows_of_the_protocol(data_root):
+    if not (data_root / "weather").is_dir():
+        pytest.skip(f"there is no {data_root / 'weather'}")
+    for horizon, count in ((96, 10444), (192, 10348), (336, 10204), (720, 9820)):
+        (train, val, test), notes = weather_series(data_root, 96, horizon)
+        assert len(test) == count and train.shape == (96, 21)
+        plain = data.load("weather", data_root, look_back=96, horizon=horizon)
+        assert torch.equal(test.windows.rows, plain.test.rows) and len(val) == len(plain.val)
+    assert any("-9999" in note for note in notes)
+    # Ten minutes from row to row, but for one that stands twice and the gap after it.
+    t = test.batch(torch.tensor([0, 1, 144])).t
+    assert abs(float(t[1] - t[0]) - 1 / 144) < 1e-5 and abs(float(t[2] - t[0])) < 1e-5
+
+
+def test_the_weather_is_not_changed(data_root):
+    if not (data_root / "weather").is_dir():
+        pytest.skip(f"there is no {data_root / 'weather'}")
+    with pytest.raises(ValueError, match="weather is taken as published, without sentinel"):
+        SOURCES["series"].load(SeriesSettings(sentinel="-9999"), data_root, None)
+
+
+# -- tables ------------------------------------------------------------------------------------
+
+
+def written(path, n=600, change=None, values=None, form="%Y-%m-%d %H:%M"):
+    values = rows(n) if values is None else values
+    lines = [
+        [(START + i * HOUR).strftime(form), *(f"{v:.5f}" for v in row)]
+        for i, row in enumerate(values.tolist())
+    ]
+    if change is not None:
+        change(lines)
+    with open(path, "w", newline="") as file:
+        csv.writer(file).writerows([["date", *NAMES], *lines])
+    return path
+
+
+def no_wind(lines):
+    for line in lines:
+        line[2] = "4.5"
+
+
+def put(row, column, value):
+    def change(lines):
+        lines[row][column] = value
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "options", "said"),
+    [
+        (put(9, 0, "2021-03-01 08:00"), {},
+         r"line 11, column 'date': '2021-03-01 08:00' repeats '2021-03-01 08:00'"),
+        (put(9, 0, "2021-03-01 02:00"), {}, r"line 11, column 'date': .* goes back after"),
+        (lambda lines: lines.pop(9), {}, r"line 11, column 'date': .* leaves a gap after"),
+        (put(9, 0, "noon"), {}, r"line 11, column 'date': expected a date .* found 'noon'"),
+        (put(4, 2, "wet"), {}, r"expected a number in line 6, column 'b', found 'wet'"),
+        (put(4, 2, ""), {}, r"some are missing: 1 in 'b'. Choose missing="),
+        (no_wind, {}, r"column 'b' is 4.5 in all of the training rows, 1 to 420"),
+        (None, {"horizon": 300}, r"600 rows split 420/60/120 are too few for look_back=12"),
+        (None, {"target": "a,d"}, r"there is no column 'd' to forecast"),
+        (None, {"target": "a,a"}, r"expected different columns to forecast"),
+        (None, {"time": "dat"}, r"expected a column 'dat' for the time. Did you mean 'date'"),
+    ],
+    ids=["repeats", "goes back", "gap", "no date", "text", "empty", "constant", "too short",
+         "unknown target", "target twice", "unknown time"],
+)  # fmt: skip
+def test_what_is_wrong_with_a_table_is_said(tmp_path, change, options, said):
+    path = written(tmp_path / "my.csv", change=change)
+    with pytest.raises(ValueError, match=said):
+        series(path, **{"look_back": LOOK_BACK, "horizon": HORIZON, **options})
+
+
+def test_a_table_is_taken_as_told(tmp_path):
+    def faults(lines):
+        lines[9][0] = lines[8][0]
+        lines[20][1], lines[30][2] = "", "-9999"
+
+    path = written(tmp_path / "my.csv", change=faults)
+    settings = SeriesSettings(
+        name=str(path), look_back=LOOK_BACK, horizon=HORIZON, spacing="any", target="b, a",
+        missing="interpolate", sentinel="-9999",
+    )  # fmt: skip
+    loaded = SOURCES["series"].load(settings, None, None)
+    assert loaded.train.windows.columns == ("b", "a") and loaded.train.windows.rows.shape[1] == 2
+    assert loaded.train.windows.rows.abs().max() < 10
+    said = " ".join(loaded.notes)
+    assert "-9999 was read as missing: 1 in 'b'" in said and "filled by interpolation" in said
+
+
+def test_settings_of_a_table_are_checked(tmp_path):
+    for wrong, said in (
+        ({"sentinel": "much"}, "expects numbers"),
+        ({"size": 8}, "is for images"),
+        ({"look_back": 1}, "greater than or equal to 2"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            SeriesSettings(**wrong)
+    with pytest.raises(
+        ValueError, match=r"expected weather or a .csv or .csv.gz file, got 'mnist'"
+    ):
+        SOURCES["series"].load(SeriesSettings(name="mnist"), None, None)
+    with pytest.raises(FileNotFoundError, match="there is no such file"):
+        SOURCES["series"].load(SeriesSettings(name=str(tmp_path / "none.csv")), None, None)
+
+
+def test_times_are_read_in_many_forms():
+    one = clock(["2021-03-01 00:00", "2021-03-01 01:00"])
+    for times in (
+        ["2021/03/01 00:00:00", "2021/03/01 01:00:00"],
+        ["01.03.2021 00:00", "01.03.2021 01:00"],
+        ["01/03/2021 00:00:00", "01/03/2021 01:00:00"],
+        ["2021-03-01T00:00:00Z", "2021-03-01T01:00:00Z"],
+    ):
+        assert clock(times).tolist() == one.tolist()
+        assert forecasting.future_times(times, 1)[0].startswith(times[0][:10])
+    assert clock(["1", "2"]) is None and clock([]) is None and clock(["2021-03-01", "soon"]) is None
+    assert day_of(["2021-03-01 06:00"]).tolist() == [0.25]
+    assert forecasting.future_times(["mon", "tue"], 2) == ["1", "2"]
+    assert forecasting.future_times(["2021-02-27", "2021-02-28"], 2) == ["2021-03-01", "2021-03-02"]
+
+
+def test_numbers_may_count_the_time(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("time,x\n" + "".join(f"{i},{i % 7}\n" for i in range(50)))
+    assert read_csv(path, equal=True).times[-1] == "49"
+    path.write_text("time,x\n1,5\n2,6\n4,7\n5,8\n")
+    with pytest.raises(ValueError, match="line 4, column 'time': '4' leaves a gap after '2'"):
+        read_csv(path, equal=True)
+
+
+# -- commands ----------------------------------------------------------------------------------
+
+
+class Done(NamedTuple):
+    returncode: int
+    stdout: str
+    stderr: str
+
+
+def linearizer(*arguments):
+    """The command line in this process, in float32 as users have it."""
+    torch.set_default_dtype(torch.float32)
+    out, err, before = io.StringIO(), io.StringIO(), sys.argv
+    sys.argv = ["linearizer", *map(str, arguments)]
+    try:
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            code = cli._run()
+    finally:
+        sys.argv = before
+        torch.set_default_dtype(torch.float64)
+    return Done(code, out.getvalue(), err.getvalue())
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run of the daily preset on a small table, by the command."""
+    torch.manual_seed(0)
+    folder = tmp_path_factory.mktemp("forecast")
+    path = written(folder / "my.csv", values=rows())
+    done = linearizer("train", "forecast", "--csv", path, "--time", "date", "--target", "all",
+                      "--look-back", LOOK_BACK, "--horizon", HORIZON, "--preset", "daily",
+                      "--hidden", 8, "--steps", 30, "--validate-every", 10, "--no-tensorboard",
+                      "-o", folder / "run")  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    assert "split 70/10/20" in done.stderr
+    return folder / "run"
+
+
+def test_a_run_knows_its_table_and_starts_from_the_closed_form(trained):
+    config = json.loads((trained / "config.json").read_text())
+    assert config["model"]["columns"] == list(NAMES) and config["model"]["harmonics"] == 3
+    assert config["data"]["look_back"] == LOOK_BACK and config["data"]["time"] == "date"
+    losses = [json.loads(line) for line in (trained / "metrics.jsonl").read_text().splitlines()]
+    assert losses[0]["mse"] < 0.3  # a zero core has 1
+    assert list((trained / "samples").glob("*.png"))
+
+
+def test_a_forecast_continues_the_table_in_its_units(trained, tmp_path):
+    recent = written(tmp_path / "recent.csv", n=100)
+    out, plot = tmp_path / "f.csv", tmp_path / "f.png"
+    done = linearizer("forecast", trained, "--csv", recent, "-o", out, "--plot", plot)
+    assert done.returncode == 0, done.stderr
+    assert "6 rows, 2021-03-05 04:00 to 2021-03-05 09:00" in done.stdout and plot.exists()
+    with open(out, newline="") as file:
+        head, *lines = csv.reader(file)
+    assert head == ["date", *(f"{n}{e}" for n in NAMES for e in ("", " low", " high"))]
+    assert len(lines) == HORIZON and lines[0][0] == "2021-03-05 04:00"
+    numbers = torch.tensor([[float(v) for v in line[1:]] for line in lines]).unflatten(1, (3, 3))
+    middle, low, high = numbers.unbind(2)
+    assert (low < high).all()
+    assert (middle[:, 1] > 90).all() and middle[:, 0].abs().max() < 3  # the units of the table
+    # The same as the model says.
+    model = runs.opened(trained).model.float()
+    values = rows(100)[-LOOK_BACK:].float()
+    t = day_of([str(START + 99 * HOUR)]).float()
+    said = model.unscale(model.predict(model.scale(values)[None], t))[0]
+    assert torch.allclose(said, middle.float(), atol=1e-3)
+    narrow = linearizer("forecast", trained, "--csv", recent, "-o", tmp_path / "g.csv",
+                        "--coverage", 0.5, "--json")  # fmt: skip
+    assert json.loads(narrow.stdout)["coverage"] == 0.5
+    with open(tmp_path / "g.csv", newline="") as file:
+        _, *again = csv.reader(file)
+    assert float(again[0][3]) < float(lines[0][3]) and again[0][1] == lines[0][1]
+
+
+def test_a_forecast_refuses_what_does_not_fit(trained, tmp_path):
+    short = written(tmp_path / "short.csv", n=5)
+    other = tmp_path / "other.csv"
+    other.write_text("date,a,b\n2021-03-01,1,2\n2021-03-02,1,2\n")
+    dateless = tmp_path / "dateless.csv"
+    dateless.write_text("a,b,c\n" + "1,2,3\n" * 20)
+    for path, said in (
+        (short, "expected 12 or more rows, as many as the look-back, got 5"),
+        (other, "expected a column 'c', as in the training of run"),
+        (tmp_path / "none.csv", "there is no such file"),
+    ):
+        done = linearizer("forecast", trained, "--csv", path)
+        assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
+    with pytest.raises(ValueError, match="expected a column 'date' for the time"):
+        forecasting.forecast(trained, dateless)
+    with pytest.raises(ValueError, match="expected a coverage between 0 and 1, got 90"):
+        forecasting.forecast(trained, short, coverage=90)
+
+
+def test_a_wrong_table_is_one_sentence_on_the_command_line(tmp_path):
+    path = written(tmp_path / "my.csv", change=put(4, 2, "wet"))
+    done = linearizer("train", "forecast", "--csv", path, "--out", tmp_path / "run")
+    assert done.returncode == 2 and done.stderr.count("\n") == 1
+    assert "expected a number in line 6, column 'b', found 'wet'" in done.stderr
+    done = linearizer("train", "forecast", "--csv", path, "--missing", "guess")
+    assert done.returncode == 2 and "guess" in done.stderr
+
+
+def test_spectrum_certificate_and_back_casts_of_a_run(trained):
+    done = linearizer("spectrum", trained, "-k", 4)
+    assert done.returncode == 0, done.stderr
+    assert f"core {3 * HORIZON} × {3 * LOOK_BACK}" in done.stdout
+    for name in ("spectrum.png", "input-singular-vectors.png", "output-singular-vectors.png"):
+        assert (trained / "spectrum" / name).stat().st_size > 1000
+    assert linearizer("certify", trained).returncode == 0
+    model = runs.opened(trained).model.double()
+    _, y, t = (v.double() for v in source().test.batch(torch.arange(4)))
+    f = model(float(t[0]))
+    past = f.pinv()(y[:1])  # the least past that has this future
+    assert past.shape == (1, LOOK_BACK, 3)
+    close(f(past), y[:1], 1e-6)
+
+
+def test_the_table_has_measured_and_published_rows():
+    def row(mse):
+        return {"mse": mse, "mae": 0.2, "parameters": 1000, "cpu_seconds": 3.0}
+
+    published = {"other": {"look_back": 336, "mse": [0.1, 0.2, 0.3, 0.4]}}
+    rows = {"strict": {h: row(0.15) for h in ("96", "192", "336", "720")}, "one": {"96": row(0.3)}}
+    text = weather_table({"look_back": 96, "rows": rows, "published_mse": published}).splitlines()
+    assert text[2].startswith("| strict | 96 | 0.150 / 0.200 | ") and "| 0.150 | 1,000 |" in text[2]
+    assert text[3].startswith("| one | 96 | 0.300 / 0.200 | – | – | – | – |")
+    assert text[4].startswith("| other, published | 336 | 0.100 | 0.200 | 0.300 | 0.400 | 0.250 |")
+
+
+def test_the_weather_command_refuses_what_it_does_not_know(tmp_path):
+    for arguments, said in (
+        ({"horizons": "soon"}, "expected horizons as whole numbers"),
+        ({"rows": "stict"}, "there is no row 'stict'. Did you mean strict?"),
+    ):
+        with pytest.raises(ValueError, match=said):
+            weather(out=tmp_path, **arguments)
+
+
+def test_coverage_and_errors_are_counted_over_all_windows():
+    model, part = made(harmonics=1).float(), source().test
+    forecast.finish(model, source())
+    found = intervals(model, part, 0.8)
+    x, y, t = part.batch(torch.arange(len(part)))
+    lower, middle, upper = model.interval(x, t, 0.8)
+    inside = ((lower <= y) & (y <= upper)).double().mean()
+    assert found["coverage"] == pytest.approx(float(inside)) and found["nominal"] == 0.8
+    assert set(found["coverage_by_channel"]) == set(NAMES)
+    assert _errors(model, part)["mse"] == pytest.approx(float((middle - y).square().mean()), 1e-5)
