@@ -206,7 +206,7 @@ def _on_futures(config: Config) -> Bijection:
 
 
 class Across(nn.Module):
-    r"""A conditioner that sees slow waves of all channels: (n, 2 + seen, C) → (n, rows − 2 − seen, C).
+    r"""A conditioner of slow waves of all channels: (n, 2 + seen, C) → (n, rows − 2 − seen, C).
 
     An MLP of them gives the first ``changed`` rows, in all channels; the others are 0. It does not
     look at the level, the first row, nor at the constant: a season whose levels it has not seen
