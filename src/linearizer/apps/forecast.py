@@ -10,6 +10,7 @@ Paper: appendix E (further experiments), weather forecasting.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -39,10 +40,17 @@ from .base import App
 
 __all__ = ["APP", "Config", "Forecast", "Interval", "finish", "loss", "measure", "start"]
 
-#: Ridges to choose from, on validation windows, for each channel.
-RIDGES = (1e-6, 1e-4, 1e-3, 1e-2, 1e-1, 1.0, 10.0)
+#: What to choose from: how much the level is held to stay, other coordinates and waves to be 0.
+LEVEL_RIDGES = (1e-3, 0.03, 0.1, 0.3, 1.0)
+RIDGES = (1e-2, 0.1, 0.3, 1.0)
+WAVE_RIDGES = (0.01, 0.1, 1.0)
+#: Training windows are cut into so many parts of time; each of the last four is foretold from all
+#: parts before it.
+PARTS, FOLDS = 8, 4
 #: Windows that closed forms see at most: neighbours differ by one row.
 WINDOWS = 10_000
+#: Coordinates that the conditioner does not look at: the level and the constant.
+UNSEEN = 2
 #: Numbers of the shape of errors: quantiles at 0%, 0.5%, … 100%.
 LEVELS = 201
 
@@ -57,9 +65,9 @@ class Config(Settings):
         0, ge=0, le=24, description="waves of the day that the core follows; 0 for one fixed core"
     )
     width: int = Field(6, ge=1, description="coordinates of a channel that these waves act on")
-    seen: int = Field(4, ge=0, description="coordinates of every channel that g_x conditions on")
+    seen: int = Field(4, ge=0, description="waves of every channel that g_x conditions on")
     changed: int = Field(16, ge=1, description="coordinates of every channel that g_x then shifts")
-    hidden: int = Field(64, ge=1, description="width of the conditioner")
+    hidden: int = Field(32, ge=1, description="width of the conditioner")
     depth: int = Field(2, ge=1, description="hidden layers of the conditioner")
     knots: int = Field(17, ge=0, description="of the rising map of each channel in g_y; 0 for none")
     core_rate: float = Field(
@@ -183,11 +191,11 @@ class Forecast(nn.Module):
 
 def _on_pasts(config: Config) -> Bijection:
     shape = (config.look_back, len(config.columns))
-    layers: list[Bijection] = [LevelAndWaves(shape, constant=config.harmonics > 0)]
-    seen = min(config.seen, config.look_back - 1)
-    if seen:
+    layers: list[Bijection] = [LevelAndWaves(shape, constant=True)]
+    seen = min(config.seen, config.look_back - 1 - UNSEEN)
+    if seen > 0:
         net = Across(shape, seen, config.changed, config.hidden, config.depth)
-        layers.append(AdditiveCoupling(shape, net, "second", cut=seen))
+        layers.append(AdditiveCoupling(shape, net, "second", cut=UNSEEN + seen))
     return Chain(*layers, Swap(shape), Flatten((shape[1], shape[0])))
 
 
@@ -198,9 +206,11 @@ def _on_futures(config: Config) -> Bijection:
 
 
 class Across(nn.Module):
-    r"""A conditioner that sees all channels: (n, seen, C) → (n, rows − seen, C).
+    r"""A conditioner of slow waves of all channels: (n, 2 + seen, C) → (n, rows − 2 − seen, C).
 
-    An MLP of all that is seen gives the first ``changed`` rows, in all channels; the others are 0.
+    An MLP of them gives the first ``changed`` rows, in all channels; the others are 0. It does not
+    look at the level, the first row, nor at the constant: a season whose levels it has not seen
+    does not change what it does.
 
     Arguments:
         shape: (rows, C) of a whole window.
@@ -211,12 +221,12 @@ class Across(nn.Module):
     ) -> None:
         super().__init__()
         rows, C = shape
-        self.rows, self.channels = rows - seen, C
+        self.rows, self.channels = rows - UNSEEN - seen, C
         self.changed = min(changed, self.rows)
         self.net = MLP(seen * C, self.changed * C, hidden, depth)
 
     def forward(self, z: Tensor) -> Tensor:
-        made = self.net(z.flatten(1)).unflatten(1, (self.changed, self.channels))
+        made = self.net(z[:, UNSEEN:].flatten(1)).unflatten(1, (self.changed, self.channels))
         return F.pad(made, (0, 0, 0, self.rows - self.changed))
 
 
@@ -251,13 +261,19 @@ def facts(data: Any) -> dict[str, Any]:
     return {"columns": windows.columns, "look_back": look_back, "horizon": windows.horizon}
 
 
+Moments = tuple[Tensor, Tensor, Tensor]
+
+
 @torch.no_grad()
 def start(model: Forecast, data: Any) -> None:
     r"""Scales of the coordinates, and the core in closed form.
 
-    W = (E[φφᵀ] + λI)⁻¹ E[φwᵀ] for each channel, φ the coordinates of the past (and these times the
-    waves of the day), w those of the future. λ is the one of :data:`RIDGES` that has the least
-    error on validation windows, in each channel. Windows are cut at ±clamp.
+    W = argmin E‖Wᵀφ − w‖² + Σ λᵢ‖Wᵢ − W⁰ᵢ‖² for each channel, φ the coordinates of the past (and
+    these times the waves of the day), w those of the future, and W⁰ the forecast that the last
+    value stays. The λ of the level, of other coordinates and of waves are one for all channels,
+    and chosen by folds that go forward in time: later parts of the training windows foretold from
+    earlier ones, and validation from all. Of those whose mean error is within one standard error
+    of the least, the largest are taken, the level's first. Windows are cut at ±clamp.
     """
     c, train = model.config, data.train
     if c.harmonics and train.day is None:
@@ -272,47 +288,91 @@ def start(model: Forecast, data: Any) -> None:
     std, mean = torch.std_mean(torch.cat(raw), 0, correction=0)
     layer.adopt(mean.to(layer.mean), std.to(layer.scale))
     del raw
-    pp, pw, _ = _moments(model, train)
-    vpp, vpw, vww = _moments(model, data.val)
-    eye = torch.eye(pp.shape[-1], dtype=pp.dtype)
-    best = torch.full((len(pp),), torch.inf, dtype=pp.dtype)
-    chosen = torch.zeros_like(pw)
-    for ridge in RIDGES:
-        W = torch.linalg.solve(pp + ridge * eye, pw)
-        error = vww + (W * (vpp @ W - 2 * vpw)).sum((-2, -1))
-        better = error < best
-        best = torch.where(better, error, best)
-        chosen = torch.where(better[:, None, None], W, chosen)
+    whole = _moments(model, train)
+    folds = [*_forward(model, train), (whole, _moments(model, data.val))]
+    ridges = list(product(LEVEL_RIDGES, RIDGES, WAVE_RIDGES if c.harmonics else WAVE_RIDGES[:1]))
+    errors = torch.tensor(
+        [[_error(_ridge(model, layer, known, r), later) for known, later in folds] for r in ridges]
+    )
+    W = _ridge(model, layer, whole, ridges[_simplest(errors)])
     L, rate = c.look_back, c.core_rate
-    model.raw.copy_(chosen[:, :L].mT / rate)
+    model.raw.copy_(W[:, :L].mT / rate)
     if c.harmonics:
-        waves = chosen[:, L:].unflatten(1, (2 * c.harmonics, -1))  # (C, waves, width, H)
+        waves = W[:, L:].unflatten(1, (2 * c.harmonics, -1))  # (C, waves, width, H)
         model.raw_waves.copy_(waves.permute(1, 0, 3, 2) / rate)
 
 
+def _simplest(errors: Tensor) -> int:
+    r"""The last row of (choices, folds) whose mean is within one standard error of the least.
+
+    The standard error is that of the difference to the best row, fold by fold.
+    """
+    worse = errors - errors[errors.mean(1).argmin()]
+    folds = errors.shape[1]
+    allowed = worse.std(1) / folds**0.5 if folds > 1 else torch.zeros(len(errors))
+    return int((worse.mean(1) <= allowed).nonzero().max())
+
+
+def _error(W: Tensor, later: Moments) -> float:
+    """E‖Wᵀφ − w‖², a mean over channels."""
+    pp, pw, ww = later
+    return float((ww + (W * (pp @ W - 2 * pw)).sum((-2, -1))).mean())
+
+
+def _ridge(
+    model: Forecast, layer: LevelAndWaves, known: Moments, ridges: tuple[float, float, float]
+) -> Tensor:
+    """(E[φφᵀ] + Λ)⁻¹ (E[φwᵀ] + ΛW⁰), (C, n, H)."""
+    pp, pw, _ = known
+    L = model.config.look_back
+    size = pp.new_full((pp.shape[-1],), ridges[1])
+    size[0] = ridges[0]
+    size[L:] = ridges[2]
+    right = pw.clone()
+    right[:, 0] += ridges[0] * layer.scale[0].double()[:, None]
+    return torch.linalg.solve(pp + torch.diag(size), right)
+
+
+def _forward(model: Forecast, train: Any) -> list[tuple[Moments, Moments]]:
+    """(all that ends before a part of time, that part) for the last parts of the training."""
+    gap, n = model.config.look_back + model.config.horizon, len(train)
+    if n // PARTS <= 2 * gap:  # too little to cut
+        return []
+    ends = [n * k // PARTS for k in range(PARTS + 1)]
+    folds = []
+    before: list[Moments] = []
+    for k, (first, last) in enumerate(pairwise(ends)):
+        if k >= PARTS - FOLDS:
+            known = tuple(sum(m[i] for m in before) / len(before) for i in range(3))
+            folds.append((cast(Moments, known), _moments(model, train, first, last)))
+        # Windows of this part may look into the next one; what is known of it may not.
+        before.append(_moments(model, train, first, last - gap))
+    return folds
+
+
 def _batches(
-    model: Forecast, part: Any, size: int = 512
+    model: Forecast, part: Any, first: int = 0, last: int | None = None, size: int = 512
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Windows of a part, cut at ±clamp: all of them, or every k-th, at most WINDOWS."""
+    """Windows first … last − 1, cut at ±clamp; where the part has over WINDOWS, every k-th."""
     clamp, every = model.config.clamp, -(-len(part) // WINDOWS)
-    for index in torch.arange(0, len(part), every).split(size):
+    for index in torch.arange(first, len(part) if last is None else last, every).split(size):
         x, y, t = (v.to(model.raw) for v in part.batch(index))
         yield x.clamp(-clamp, clamp), y.clamp(-clamp, clamp), t
 
 
-def _moments(model: Forecast, part: Any) -> tuple[Tensor, Tensor, Tensor]:
+def _moments(model: Forecast, part: Any, first: int = 0, last: int | None = None) -> Moments:
     """E[φφᵀ] (C, n, n), E[φwᵀ] (C, n, H) and E‖w‖² (C,), in float64."""
     c = model.config
     C, total = len(c.columns), 0
     sums: list[Any] = [0.0, 0.0, 0.0]
-    for x, y, t in _batches(model, part):
+    for x, y, t in _batches(model, part, first, last):
         z = model.source.coordinates(x).unflatten(1, (C, -1)).movedim(1, 0)
         if c.harmonics:
             low = z[..., : model.raw_waves.shape[-1]]
             z = torch.cat([z, (model.family.rhythm(t)[:, :, None] * low[:, :, None]).flatten(2)], 2)
         w = model.target.coordinates(y).unflatten(1, (C, -1)).movedim(1, 0)
-        for i, product in enumerate((z.mT @ z, z.mT @ w, w.square().sum((1, 2)))):
-            sums[i] = sums[i] + product.double()
+        for i, moment in enumerate((z.mT @ z, z.mT @ w, w.square().sum((1, 2)))):
+            sums[i] = sums[i] + moment.double()
         total += len(x)
     return sums[0] / total, sums[1] / total, sums[2] / total
 
