@@ -114,43 +114,90 @@ def test_periodic_refuses_waves_that_do_not_fit():
 
 
 def test_a_shift_of_the_level_moves_one_coordinate_only():
-    model, batch = made(shaken=False, seen=0), some(3)
+    """A conditioner that does not see levels keeps this for g_x as a whole."""
+    model, batch = made(), some(3)
     z, moved = (
         model.source.coordinates(x).unflatten(1, (3, LOOK_BACK)) for x in (batch.x, batch.x + 2)
     )
     assert (z - moved).abs()[:, :, 1:].max() < 1e-12 and (z - moved).abs()[:, :, 0].min() > 0.5
+    other = batch.x + torch.randn_like(batch.x)
+    z, moved = (model.source.coordinates(x).unflatten(1, (3, LOOK_BACK)) for x in (batch.x, other))
+    plain = next(iter(model.source.g))  # what the coupling shifts depends on what it sees
+    z, moved = (v - plain(x).mT for v, x in ((z, batch.x), (moved, other)))
+    assert (z - moved).abs().max() > 1e-3
 
 
 # -- the start ---------------------------------------------------------------------------------
 
 
-def test_the_start_is_the_ridge_regression_of_each_channel():
-    """Normal equations over all windows, from the windows themselves."""
+def ridge_of(z, y, level, ridge, scale):
+    """Normal equations with the last value as what is expected, from the windows themselves."""
+    size = torch.full((LOOK_BACK,), ridge)
+    size[0] = level
+    expected = torch.zeros(LOOK_BACK, HORIZON)
+    expected[0] = scale
+    G = z.mT @ z / len(z) + torch.diag(size)
+    return torch.linalg.solve(G, z.mT @ y / len(z) + size[:, None] * expected)
+
+
+def test_the_start_is_one_ridge_regression_for_each_channel():
     model, made_of = made(shaken=False, knots=0), source()
     x, y, _ = (v.double() for v in made_of.train.batch(torch.arange(len(made_of.train))))
     z = model.source.coordinates(x).detach().unflatten(1, (3, LOOK_BACK))
-    blocks = model.operator().blocks.detach()
-    for c in range(3):
-        distances = []
-        for ridge in forecast.RIDGES:
-            G = z[:, c].mT @ z[:, c] / len(x) + ridge * torch.eye(LOOK_BACK)
-            W = torch.linalg.solve(G, z[:, c].mT @ y[:, :, c] / len(x))
-            distances.append(float((blocks[c] - W.mT).abs().max()))
-        assert min(distances) < 1e-8
+    scale = next(iter(model.source.g)).scale[0]
+    found = model.operator().blocks.detach()
+    choices = {
+        (level, ridge): torch.stack(
+            [ridge_of(z[:, c], y[:, :, c], level, ridge, scale[c]).mT for c in range(3)]
+        )
+        for level in forecast.LEVEL_RIDGES
+        for ridge in forecast.RIDGES
+    }
+    assert sum(float((W - found).abs().max()) < 1e-8 for W in choices.values()) == 1
 
 
-def test_a_linear_start_equals_fit_core():
-    """One channel: BlockDiagonal of one block is the Dense core that fit_core solves for."""
-    t = data.Table(rows()[:, :1], ("a",))
-    parts = [Timed(p) for p in data.windows(t, LOOK_BACK, HORIZON)]
-    made_of = data.Data("made", *parts, ())
-    config = forecast.Config(columns=("a",), look_back=LOOK_BACK, horizon=HORIZON, knots=0)
-    model = forecast.Forecast(config)
-    forecast.start(model, made_of)
-    x, y, _ = (v.double() for v in parts[0].batch(torch.arange(len(parts[0]))))
-    cores = [model().fit_core(x, y, ridge=r * len(x)).operator.dense() for r in forecast.RIDGES]
-    found = model().operator.dense().detach()
-    assert min(float((core - found).abs().max()) for core in cores) < 1e-8
+def test_a_level_that_is_held_stays(monkeypatch):
+    """With ridges that let nothing else count, the start is the last value."""
+    monkeypatch.setattr(forecast, "LEVEL_RIDGES", (1e9,))
+    monkeypatch.setattr(forecast, "RIDGES", (1e9,))
+    model, batch = made(shaken=False, knots=0), some(5)
+    last = batch.x[:, -1:].expand(-1, HORIZON, -1)
+    plain = next(iter(model.source.g)).mean[0]  # which a linear map cannot add
+    close(model()(batch.x) + plain, last, 1e-6)
+
+
+def test_ridges_are_the_largest_within_one_standard_error():
+    errors = torch.tensor(
+        [
+            [1.0, 2.0, 3.0],  # the least
+            [1.1, 1.95, 3.0],  # worse by 0.017 ± 0.044
+            [1.1, 2.1, 3.1],  # worse by 0.1, without a doubt
+        ]
+    )
+    assert forecast._simplest(errors) == 1
+    assert forecast._simplest(errors[:, :1]) == 0  # one fold tells of no error
+    assert forecast._simplest(errors.flip(0)) == 2
+
+
+def test_folds_go_forward_in_time():
+    """What is known in a fold ends before its part of time begins."""
+    train, model = source(n=1500).train, made(shaken=False)
+    n, gap = len(train), LOOK_BACK + HORIZON
+    with torch.no_grad():
+        folds = forecast._forward(model, train)
+
+    def moment(first, last):
+        x = train.batch(torch.arange(first, last)).x.double()
+        z = model.source.coordinates(x).detach().unflatten(1, (3, LOOK_BACK)).movedim(1, 0)
+        return z.mT @ z / len(x)
+
+    ends = [n * k // forecast.PARTS for k in range(forecast.PARTS + 1)]
+    assert len(folds) == forecast.FOLDS == 4
+    for k, (known, later) in enumerate(folds, forecast.PARTS - forecast.FOLDS):
+        close(later[0], moment(ends[k], ends[k + 1]))
+        parts = [moment(ends[i], ends[i + 1] - gap) for i in range(k)]
+        close(known[0], torch.stack(parts).mean(0))
+    assert forecast._forward(model, source(n=380).train) == []  # too short to cut
 
 
 def test_the_start_of_a_family_follows_the_day():

@@ -41,8 +41,8 @@ from .base import App
 __all__ = ["APP", "Config", "Forecast", "Interval", "finish", "loss", "measure", "start"]
 
 #: What to choose from: how much the level is held to stay, other coordinates and waves to be 0.
-LEVEL_RIDGES = (1e-3, 0.03, 0.1, 0.3, 1.0)
-RIDGES = (1e-2, 0.1, 0.3, 1.0)
+LEVEL_RIDGES = (1e-5, 0.03, 0.1, 0.3, 1.0)
+RIDGES = (1e-5, 1e-2, 0.1, 0.3, 1.0)
 WAVE_RIDGES = (0.01, 0.1, 1.0)
 #: Training windows are cut into so many parts of time; each of the last four is foretold from all
 #: parts before it.
