@@ -163,6 +163,18 @@ def test_dropped_and_damped_modes():
             model.without([wrong])
 
 
+def test_a_gaussian_moves_in_closed_form():
+    model = made("padded, free")
+    n = model.space.dim
+    half = torch.randn(n, n)
+    mean, S = torch.randn(1, n), half @ half.mT
+    moved, spread = model.carry(mean, S, 0.7)
+    A = torch.linalg.matrix_exp(0.7 * model.generator.dense())
+    assert torch.allclose(moved, mean @ A.mT) and torch.allclose(spread, A @ S @ A.mT)
+    before, _ = model.carry(moved, spread, -0.7)
+    assert torch.allclose(before, mean)
+
+
 def test_modes_are_states():
     model = made("subspace")
     assert model.modes(phases=5).shape == (2, 5, 2, 4, 4)
@@ -273,13 +285,18 @@ BAD = {
     "no time": ("x,v\n1,2\n3,4\n", "expected a column of times, named time or t, found x, v"),
     "no state": ("trajectory,time\n0,1\n0,2\n", "expected columns of states beside"),
     "text": (GOOD.replace("0,0.5,", "0,0.5,fast,", 1).replace("fast,0.877583", "fast", 1),
-             "expected a number in line 3, column 'x', found 'fast'"),
+             "expected a number in line 3, column 'x', found 'fast'. Mend it, or take the column"),
     "gap": ("time,x\n0,1\n1,\n2,3\n", "expected a number in line 3, column 'x', found none"),
-    "twice": ("time,x\n0,1\n1,2\n1,3\n", "has time 1 twice, in lines 3 and 4. Drop one"),
+    "twice": ("time,x\n0,1\n1,2\n1,3\n",
+              "column 'time': the file has time 1 twice, in lines 3 and 4. Drop one"),
     "back": ("trajectory,time,x\na,0,1\na,2,2\nb,0,1\na,1,3\n",
              "trajectory 'a' goes back from time 2 to 1 in line 5. Sort the rows"),
     "short": ("trajectory,time,x\na,0,1\na,1,2\na,2,2\nb,0,1\n",
-              "expected 3 or more rows in every trajectory, but one has 1"),
+              "expected 3 or more rows in every trajectory, but trajectory 'b' has 1"),
+    "no number of time": ("time,x\n0,1\n,2\n2,3\n", "expected a time in line 3, column 'time'"),
+    "flat": ("time,x,m\n0,1,5\n1,2,5\n2,3,5\n", "column 'm' is 5 in all of the rows"),
+    "no date": ("date,x\n2020-01-01,1\n2020-01-02,2\nlater,3\n",
+                "line 4, column 'date': expected a date .* found 'later'"),
     "few": ("time,x\n0,1\n1,2\n2,3\n3,1\n", "expected 5 or more pieces to train and to test on"),
 }  # fmt: skip
 
@@ -293,6 +310,50 @@ def test_what_cannot_be_read_gets_a_sentence(name, tmp_path):
         SOURCES["trajectories"].load(DynamicsSettings(name=str(file)), None, None)
 
 
+def test_dates_are_told_in_the_users_unit(tmp_path):
+    file = tmp_path / "log.csv"
+    times = [f"2020-01-{1 + i // 4:02d} {6 * (i % 4):02d}:00" for i in range(40)]
+    file.write_text("stamp,x\n" + "".join(f"{t},{math.cos(i)}\n" for i, t in enumerate(times)))
+    for unit, step in (("d", 0.25), ("h", 6.0), (None, 21600.0)):
+        moves = read_trajectories(file, 8, time="stamp", unit=unit)
+        assert moves.t[:, 1].tolist() == pytest.approx([step] * len(moves))
+        assert moves.unit == (unit or "s")
+    assert read_trajectories(file, 8).unit == "s"  # a first column of dates is found by itself
+    with pytest.raises(ValueError, match="expected one of s, min, h, d for dates, got 'year'"):
+        read_trajectories(file, unit="year")
+    with pytest.raises(ValueError, match="Did you mean 'stamp'"):
+        read_trajectories(file, time="stmp")
+    loaded = SOURCES["trajectories"].load(
+        DynamicsSettings(name=str(file), rows=8, unit="d"), None, None
+    )
+    assert "which last 1.75 d" in loaded.notes[0]
+    assert dynamics.facts(loaded)["unit"] == "d"
+
+
+def test_rows_with_missing_values_are_left_out_only_if_asked(tmp_path):
+    file = tmp_path / "gaps.csv"
+    file.write_text("t,x\n0,1\n1,\n2,3\n2.5,-9999\n4,2\n5,1\n")
+    with pytest.raises(ValueError, match="line 3, column 'x', found none. Choose missing=\"drop\""):
+        read_trajectories(file)
+    moves = read_trajectories(file, missing="drop", sentinel=[-9999.0])
+    assert moves.t.tolist() == [[0, 2, 4, 5]] and moves.x.flatten().tolist() == [1, 3, 2, 1]
+    assert "-9999 was read as missing: 1 in 'x'" in moves.notes[0]
+    assert "2 rows with missing values were dropped" in moves.notes[1]
+
+
+def test_what_an_npz_lacks_is_said_where(tmp_path):
+    t, x = np.arange(6.0), np.random.default_rng(0).normal(size=(7, 6, 2))
+    for name, change, said in (
+        ("nan", {"x": np.where(np.arange(84).reshape(7, 6, 2) == 39, np.nan, x)},
+         "x has NaN or an infinite one in trajectory 3, row 1"),
+        ("words", {"x": x.astype(str)}, "expected real numbers in x, found <U"),
+        ("back", {"t": t[::-1]}, "expected times that rise, but those of trajectory 0"),
+    ):  # fmt: skip
+        np.savez(tmp_path / f"{name}.npz", **{"t": t, "x": x, **change})
+        with pytest.raises(ValueError, match=said):
+            read_trajectories(tmp_path / f"{name}.npz")
+
+
 def test_systems_that_are_not_known_get_a_sentence():
     def load(**settings):
         return SOURCES["trajectories"].load(DynamicsSettings(**settings), None, None)
@@ -303,6 +364,10 @@ def test_systems_that_are_not_known_get_a_sentence():
         load(name="pendulum", parameters="damping")
     with pytest.raises(ValueError, match="pendulum has no parameter 'dampin'"):
         load(name="pendulum", parameters="dampin=1")
+    with pytest.raises(ValueError, match="parameters: seed is no parameter of a system"):
+        load(name="pendulum", parameters="seed=1")
+    with pytest.raises(ValueError, match="size: pendulum has no points on a side"):
+        load(name="pendulum", size=8)
     moves = load(name="pendulum", parameters="damping=0.3", trajectories=10).train.trajectories
     assert moves.parameters.damping == 0.3 and moves.t.shape == (7, 21)
 
@@ -353,18 +418,24 @@ def test_train_simulate_spectrum_certify(run, tmp_path):
     assert len(list((run / "samples").glob("*.png"))) == 2
     out, plot = tmp_path / "out.csv", tmp_path / "out.png"
     done = linearizer("simulate", run, "--start", "1.0, 0.0", "--times", "-1:2:0.5", "--drop", 1,
-                      "-o", out, "--plot", plot, "--json")  # fmt: skip
+                      "--damp", "0=0.3", "-o", out, "--plot", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["rows"] == 7 and result["dropped"] == [1] and plot.stat().st_size > 5000
     rows = np.genfromtxt(out, delimiter=",", names=True, encoding="utf-8")
     assert rows.dtype.names[0] == "time" and len(rows) == 7
-    states = model.without([1]).simulate(torch.tensor([[1.0, 0.0]]).float(), [-1.0, 2.0])[0]
+    assert result["damped"] == {"0": 0.3}
+    states = (
+        model.without([1])
+        .damped([0], rate=0.3)
+        .simulate(torch.tensor([[1.0, 0.0]]).float(), [-1.0, 2.0])[0]
+    )
     assert list(rows[0])[1:] == pytest.approx(states[0].tolist(), rel=1e-4, abs=1e-5)
     assert list(rows[-1])[1:] == pytest.approx(states[1].tolist(), rel=1e-4, abs=1e-5)
     result = runs.spectrum_of(run, 4, tmp_path / "spectrum")
     assert len(result["modes"]) == 2
-    assert all((tmp_path / "spectrum" / n).exists() for n in ("spectrum.png", "modes.png"))
+    for name in ("spectrum.png", "modes.png", "eigenfunctions.png"):
+        assert (tmp_path / "spectrum" / name).stat().st_size > 5000
     shown = linearizer("spectrum", run, "-o", tmp_path / "again")
     assert shown.returncode == 0 and "mode 0: " in shown.stdout and "cycles" in shown.stdout
     assert runs.certified(run, 16, "float64", None).passed
@@ -381,6 +452,8 @@ def test_simulate_refuses_with_a_sentence(run, tmp_path):
     assert "expected test:0 to test:7" in said(start="test:8")
     assert "expected modes 0 to 1, got 7" in said(drop=[7])
     assert "ends in .csv or .npz" in said(out=tmp_path / "x.txt")
+    assert "expected MODE=RATE, such as 0=0.2, got '0'" in said(damp=["0"])
+    assert "expected modes 0 to 1, got 5" in said(damp=["5=1"])
     done = simulating.simulate(run, "test:3", "0,1", out=tmp_path / "x.npz")
     with np.load(done["files"][0]) as file:
         assert file["x"].shape == (1, 2, 2) and file["t"].tolist() == [[0, 1]]

@@ -14,7 +14,8 @@ import torch
 from laws import close
 from linearizer import cli, data, forecasting, runs
 from linearizer.apps import forecast
-from linearizer.data.tables import Timed, clock, day_of, read_csv, series, weather_series
+from linearizer.data.dates import clock, following, scale, unreadable
+from linearizer.data.tables import Timed, day_of, read_csv, series, weather_series
 from linearizer.draws import Draw
 from linearizer.evaluation.forecast import _errors, intervals, weather, weather_table
 from linearizer.families import Periodic
@@ -313,10 +314,10 @@ def test_the_weather_is_not_changed(data_root):
 # -- tables ------------------------------------------------------------------------------------
 
 
-def written(path, n=600, change=None, values=None, form="%Y-%m-%d %H:%M"):
+def written(path, n=600, change=None, values=None, form="%Y-%m-%d %H:%M", step=HOUR):
     values = rows(n) if values is None else values
     lines = [
-        [(START + i * HOUR).strftime(form), *(f"{v:.5f}" for v in row)]
+        [(START + i * step).strftime(form), *(f"{v:.5f}" for v in row)]
         for i, row in enumerate(values.tolist())
     ]
     if change is not None:
@@ -345,17 +346,23 @@ def put(row, column, value):
          r"line 11, column 'date': '2021-03-01 08:00' repeats '2021-03-01 08:00'"),
         (put(9, 0, "2021-03-01 02:00"), {}, r"line 11, column 'date': .* goes back after"),
         (lambda lines: lines.pop(9), {}, r"line 11, column 'date': .* leaves a gap after"),
-        (put(9, 0, "noon"), {}, r"line 11, column 'date': expected a date .* found 'noon'"),
+        (put(9, 0, "noon"), {},
+         r"line 11, column 'date': expected a time such as one as in the row before "
+         r"\('2021-03-01 08:00'\), found 'noon'"),
         (put(4, 2, "wet"), {}, r"expected a number in line 6, column 'b', found 'wet'"),
-        (put(4, 2, ""), {}, r"some are missing: 1 in 'b'. Choose missing="),
+        (put(9, 0, "2021-03-01 08:30"), {}, r"line 11, column 'date': .* comes too early after"),
+        (put(0, 0, "2021-13-01 08:30"), {}, r"line 2, column 'date': .* found '2021-13-01 08:30'"),
+        (put(4, 2, "inf"), {}, r"expected a number in line 6, column 'b', found 'inf'"),
+        (put(4, 2, ""), {}, r"some are missing: 1 in 'b'. Choose missing=.* in line 6, column 'b'"),
         (no_wind, {}, r"column 'b' is 4.5 in all of the training rows, 1 to 420"),
-        (None, {"horizon": 300}, r"600 rows split 420/60/120 are too few for look_back=12"),
-        (None, {"target": "a,d"}, r"there is no column 'd' to forecast"),
+        (None, {"horizon": 300},
+         r"my.csv: windows: 600 rows split 420/60/120 are too few for look_back=12"),
+        (None, {"target": "a,d"}, r"there is no column 'd' of numbers. It has a, b, c"),
         (None, {"target": "a,a"}, r"expected different columns to forecast"),
         (None, {"time": "dat"}, r"expected a column 'dat' for the time. Did you mean 'date'"),
     ],
-    ids=["repeats", "goes back", "gap", "no date", "text", "empty", "constant", "too short",
-         "unknown target", "target twice", "unknown time"],
+    ids=["repeats", "goes back", "gap", "no date", "text", "too early", "no month", "infinite",
+         "empty", "constant", "too short", "unknown target", "target twice", "unknown time"],
 )  # fmt: skip
 def test_what_is_wrong_with_a_table_is_said(tmp_path, change, options, said):
     path = written(tmp_path / "my.csv", change=change)
@@ -405,11 +412,76 @@ def test_times_are_read_in_many_forms():
         ["2021-03-01T00:00:00Z", "2021-03-01T01:00:00Z"],
     ):
         assert clock(times).tolist() == one.tolist()
-        assert forecasting.future_times(times, 1)[0].startswith(times[0][:10])
+        assert following(times, 1)[0] == times[0].replace("00:00", "02:00", 1)
     assert clock(["1", "2"]) is None and clock([]) is None and clock(["2021-03-01", "soon"]) is None
     assert day_of(["2021-03-01 06:00"]).tolist() == [0.25]
-    assert forecasting.future_times(["mon", "tue"], 2) == ["1", "2"]
-    assert forecasting.future_times(["2021-02-27", "2021-02-28"], 2) == ["2021-03-01", "2021-03-02"]
+    assert following(["mon", "tue"], 2) == ["1", "2"] and following(["5"], 2) == ["1", "2"]
+    assert following(["2021-02-27", "2021-02-28"], 2) == ["2021-03-01", "2021-03-02"]
+
+
+@pytest.mark.parametrize(
+    ("times", "after"),
+    [
+        (["12/30/2020", "12/31/2020"], "01/01/2021"),  # the days tell that the month is first
+        (["2020-11-30", "2020-12-31", "2021-01-31"], "2021-02-28"),
+        (["2020-01-15", "2021-01-15"], "2022-01-15"),
+        (["2020-07", "2020-10"], "2021-01"),
+        (["2021-03-01T12:00:00+02:00", "2021-03-01T12:30:00+02:00"], "2021-03-01T13:00:00+02:00"),
+        (["2021-03-01 12:00:00.000", "2021-03-01 12:00:00.250"], "2021-03-01 12:00:00.500"),
+        (["0.1", "0.2", "0.3"], "0.4"),
+    ],
+)
+def test_times_go_on_as_they_are_written(times, after):
+    assert following(times, 1) == [after]
+
+
+def test_months_are_equal_steps_and_a_missing_one_is_a_gap():
+    months = [f"2020-{m:02d}-01" for m in range(1, 13)]
+    assert scale(months).unit == "months" and set(scale(months).at[1:] - scale(months).at[:-1]) == {
+        1
+    }
+    assert scale(["2020-01-01", "2020-01-02"]).unit == "s" and scale(["1", "2"]).unit == ""
+    assert scale(["1", "nan"]) is None
+    assert unreadable(months) is None and unreadable([*months, ""]) == 12
+    assert unreadable(["1", "2", "x", "4"]) == 2 and unreadable(["x", "1"]) == 0
+
+
+def test_steps_that_only_rounding_changes_are_equal(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("t,time,x\n" + "".join(f"7,{i / 300:.5f},{i % 7}\n" for i in range(50)))
+    assert read_csv(path, equal=True, columns=["x"]).columns == ("x",)
+    path.write_text(
+        "date,x\n2020-01-01,1\n2020-02-01,2\n2020-03-01,1\n2020-05-01,3\n2020-06-01,1\n"
+    )
+    with pytest.raises(ValueError, match="line 5, column 'date': '2020-05-01' leaves a gap after"):
+        read_csv(path, equal=True)
+    path.write_text("time,x\n1,5\n2,6\nlate,7\n")
+    with pytest.raises(ValueError, match="line 4, column 'time': .* found 'late'"):
+        read_csv(path, equal=True)
+    path.write_text("time,x\nmon,5\ntue,6\n")
+    assert (
+        "times such as 'mon' in column 'time' cannot be read" in read_csv(path, equal=True).notes[0]
+    )
+
+
+def test_only_the_asked_columns_must_be_numbers(tmp_path):
+    path = tmp_path / "t.csv"
+    path.write_text("date,place,a,b\n" + "".join(
+        f"{(START + i * HOUR).isoformat()},Jena,{i % 5},{'' if i == 9 else i % 7}\n"
+        for i in range(99)
+    ))  # fmt: skip
+    with pytest.raises(ValueError, match="line 2, column 'place', found 'Jena'.* other columns"):
+        series(path, 4, 2)
+    parts, _ = series(path, 4, 2, target="a")
+    assert parts[0].windows.columns == ("a",) and parts[0].step == (3600.0, "s")
+    with pytest.raises(ValueError, match="in line 11, column 'b'"):
+        series(path, 4, 2, target="b,a")
+    path.write_text("date,a,a\n2020-01-01,1,2\n2020-01-02,3,4\n")
+    with pytest.raises(ValueError, match="2 columns are named 'a'"):
+        read_csv(path)
+    path.write_text(",date,a\n0,2020-01-01,1\n1,2020-01-02,3\n")  # as a data frame is written
+    table = read_csv(path)
+    assert table.columns == ("a",) and "has no name and counts the rows" in table.notes[0]
 
 
 def test_numbers_may_count_the_time(tmp_path):
@@ -471,7 +543,7 @@ def test_a_run_knows_its_table_and_starts_from_the_closed_form(trained):
 def test_a_forecast_continues_the_table_in_its_units(trained, tmp_path):
     recent = written(tmp_path / "recent.csv", n=100)
     out, plot = tmp_path / "f.csv", tmp_path / "f.png"
-    done = linearizer("forecast", trained, "--csv", recent, "-o", out, "--plot", plot)
+    done = linearizer("forecast", trained, "--csv", recent, "-o", out, "--plot")
     assert done.returncode == 0, done.stderr
     assert "6 rows, 2021-03-05 04:00 to 2021-03-05 09:00" in done.stdout and plot.exists()
     with open(out, newline="") as file:
@@ -504,7 +576,7 @@ def test_a_forecast_refuses_what_does_not_fit(trained, tmp_path):
     dateless.write_text("a,b,c\n" + "1,2,3\n" * 20)
     for path, said in (
         (short, "expected 12 or more rows, as many as the look-back, got 5"),
-        (other, "expected a column 'c', as in the training of run"),
+        (other, "there is no column 'c' of numbers. It has a, b."),
         (tmp_path / "none.csv", "there is no such file"),
     ):
         done = linearizer("forecast", trained, "--csv", path)
@@ -513,6 +585,46 @@ def test_a_forecast_refuses_what_does_not_fit(trained, tmp_path):
         forecasting.forecast(trained, dateless)
     with pytest.raises(ValueError, match="expected a coverage between 0 and 1, got 90"):
         forecasting.forecast(trained, short, coverage=90)
+    good = written(tmp_path / "good.csv", n=20)
+    for out in (good, tmp_path / "f.png"):
+        with pytest.raises(ValueError, match="expected a CSV file of its own to write"):
+            forecasting.forecast(trained, good, out)
+    daily = written(tmp_path / "daily.csv", n=20, step=24 * HOUR)
+    with pytest.raises(ValueError, match="rows that are 3600 s apart, as in .* got 86400 s"):
+        forecasting.forecast(trained, daily)
+
+
+def test_gaps_of_a_recent_table_are_filled_only_if_asked(trained, tmp_path):
+    def faults(lines):
+        lines[30][1], lines[35][2] = "", "-9999"
+
+    path, out = written(tmp_path / "recent.csv", n=40, change=faults), tmp_path / "f.csv"
+    done = linearizer("forecast", trained, "--csv", path, "-o", out)
+    assert done.returncode == 2 and "in line 32, column 'a'" in done.stderr and not out.exists()
+    done = linearizer("forecast", trained, "--csv", path, "-o", out, "--missing", "interpolate",
+                      "--sentinel", "-9999")  # fmt: skip
+    assert done.returncode == 0 and "filled by interpolation: 1 in 'a', 1 in 'b'" in done.stderr
+    assert "-9999 was read as missing: 1 in 'b'" in done.stderr
+    with open(out, newline="") as file:
+        _, *lines = csv.reader(file)
+    assert all(90 < float(line[4]) < 110 for line in lines)
+
+
+def test_a_run_is_measured_on_its_own_table(trained, tmp_path):
+    done = linearizer("evaluate", "forecast", trained, "-o", tmp_path / "e", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    model = runs.opened(trained).model.float()
+    test = runs.run_data(runs.opened(trained)).test
+    x, y, t = test.batch(torch.arange(len(test)))
+    mse = float((model.predict(x, t) - y).detach().square().mean())
+    assert result["errors"]["ours"]["mse"] == pytest.approx(mse, rel=1e-3)
+    assert result["errors"]["ours"]["mse"] < result["errors"]["last value"]["mse"]
+    assert 0.7 < result["intervals"]["coverage"] < 1 and result["test_windows"] == len(test)
+    for name in ("forecast.json", "error-by-step.png", "example.png"):
+        assert (tmp_path / "e" / name).stat().st_size > 500
+    plain = linearizer("evaluate", "forecast", trained, "-o", tmp_path / "e")
+    assert "90% intervals hold" in plain.stdout and "last value: MSE" in plain.stdout
 
 
 def test_a_wrong_table_is_one_sentence_on_the_command_line(tmp_path):

@@ -357,7 +357,7 @@ def spectrum(
         return
     if "modes" in result:
         for mode in result["modes"]:
-            _mode(mode)
+            _mode(mode, result["unit"])
         _wrote(result["files"])
         return
     values = result["singular_values"]
@@ -367,11 +367,12 @@ def spectrum(
     _wrote(result["files"])
 
 
-def _mode(mode: dict[str, Any]) -> None:
-    turns = f"{mode['frequency']:.4g} cycles" if mode["frequency"] else "no frequency"
+def _mode(mode: dict[str, Any], unit: str) -> None:
+    each, some = (f"/{unit}", f" {unit}") if unit else (" in a unit of time", "")
+    turns = f"{mode['frequency']:.4g} cycles{each}" if mode["frequency"] else "no frequency"
     half = mode["half_life"]
     keeps = "keeps its size" if half is None else (
-        f"half-life {half:.4g}" if half > 0 else f"doubles in {-half:.4g}"
+        f"half-life {half:.4g}{some}" if half > 0 else f"doubles in {-half:.4g}{some}"
     )  # fmt: skip
     typer.echo(f"mode {mode['number']}: {turns}, rate {mode['rate']:.4g} ({keeps}), "
                f"share {mode['share']:.1%}")  # fmt: skip
@@ -905,22 +906,61 @@ def forecast(
         Path | None,
         typer.Option("--out", "-o", help="CSV file to write", show_default="TABLE-forecast.csv"),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="also draw it, as PNG")] = None,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="also draw it, as a PNG beside the CSV file")
+    ] = False,
     coverage: Annotated[
-        float, typer.Option(help="probability that a bound's interval holds the truth")
+        float, typer.Option(help="probability that an interval holds the truth")
     ] = 0.9,
+    missing: Annotated[
+        str | None,
+        typer.Option(
+            help="what becomes of empty cells: error, interpolate, previous or drop",
+            show_default="as in training",
+        ),
+    ] = None,
+    sentinel: Annotated[
+        str | None,
+        typer.Option(
+            help="numbers that mean missing, with commas between", show_default="as in training"
+        ),
+    ] = None,
     as_json: JsonFlag = False,
 ) -> None:
     """Forecast the rows after those of a table, with lower and upper bounds, in its own units.
 
-    Example: linearizer forecast runs/forecast-my --csv recent.csv -o forecast.csv --plot f.png
+    Example: linearizer forecast runs/forecast-my --csv recent.csv -o forecast.csv --plot
     """
     from . import forecasting
 
-    result = forecasting.forecast(run, table, out, plot, coverage)
+    result = forecasting.forecast(run, table, out, plot, coverage, missing, sentinel)
     text = (f"{result['horizon']} rows, {result['first']} to {result['last']}, from the last "
             f"{result['look_back']}; {result['coverage']:.0%} intervals")  # fmt: skip
     _report(result, text, as_json)
+
+
+@evaluate_app.command("forecast")
+def evaluate_forecast(
+    run: Annotated[str, typer.Argument(help="A run folder of a forecaster.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", "-o", help="folder", show_default="RUN/evaluation")
+    ] = None,
+    data_root: RootOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Errors on the last fifth of a run's own table, beside simple rows; coverage of intervals.
+
+    Example: linearizer evaluate forecast runs/forecast-my
+    """
+    from . import evaluation
+
+    result = evaluation.forecast(run, out, data_root, _note)
+    lines = [
+        f"{name}: MSE {e['mse']:.4g}, MAE {e['mae']:.4g}" for name, e in result["errors"].items()
+    ]
+    held = result["intervals"]
+    lines.append(f"{held['nominal']:.0%} intervals hold {held['coverage']:.1%} of the true values")
+    _report(result, "\n".join(lines), as_json)
 
 
 @evaluate_app.command("weather")
@@ -932,6 +972,9 @@ def evaluate_weather(
     minutes: Annotated[
         float, typer.Option(min=0, help="longest training of a baseline, in CPU minutes")
     ] = 2.0,
+    look_back: Annotated[
+        int, typer.Option(min=2, help="rows of the past; published rows have 96, or say which")
+    ] = 96,
     out: Annotated[
         Path, typer.Option("--out", "-o", help="folder for table, plots and runs")
     ] = Path("runs/weather"),
@@ -944,7 +987,7 @@ def evaluate_weather(
     """
     from . import evaluation
 
-    result = evaluation.weather(horizons, rows, minutes, out, data_root, _note)
+    result = evaluation.weather(horizons, rows, minutes, out, data_root, _note, look_back)
     if as_json:
         _json(result)
         return
@@ -968,21 +1011,27 @@ def simulate(
     drop: Annotated[
         list[int] | None, typer.Option(help="number of a mode to leave out; may be repeated")
     ] = None,
+    damp: Annotated[
+        list[str] | None,
+        typer.Option(help="MODE=RATE: let a mode decay by that much faster; may be repeated"),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option("--out", "-o", help="CSV or NPZ to write", show_default="in RUN/samples"),
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="PNG to write", show_default="no")] = None,
+    plot: Annotated[
+        bool, typer.Option("--plot", help="also draw it, as a PNG beside the file")
+    ] = False,
     data_root: RootOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """States at any times, before or after a start, all at once; modes may be left out.
+    """States at any times, before or after a start, all at once; modes may be left out or damped.
 
     Example: linearizer simulate runs/dynamics-pendulum --start "1.0, 0.0" --times 0:10:0.1
     """
     from . import simulating
 
-    result = simulating.simulate(run, start, times, drop or (), out, plot, data_root)
+    result = simulating.simulate(run, start, times, drop or (), out, plot, data_root, damp or ())
     time, state = result["last"]
     shown = ", ".join(f"{v:.5g}" for v in state)
     _report(result, f"{result['rows']} states; at {time:g}: {shown}", as_json)

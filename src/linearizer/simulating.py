@@ -76,6 +76,21 @@ def _start(text: str, one: Opened, root: Path | None) -> Tensor:
     return torch.tensor(numbers).to(one.model.scale).reshape(1, *config.shape)
 
 
+def _rates(damp: Sequence[str]) -> dict[int, float]:
+    """Modes and how much faster they decay, from words such as 0=0.2."""
+    rates = {}
+    for word in damp:
+        mode, _, rate = word.partition("=")
+        try:
+            rates[int(mode)] = float(rate)
+            good = math.isfinite(float(rate))
+        except ValueError:
+            good = False
+        if not good:
+            raise ValueError(f"damp: expected MODE=RATE, such as 0=0.2, got {word!r}.")
+    return rates
+
+
 @torch.no_grad()
 def simulate(
     run: str | Path,
@@ -83,15 +98,21 @@ def simulate(
     times: str,
     drop: Sequence[int] = (),
     out: Path | None = None,
-    plot: Path | None = None,
+    plot: bool = False,
     root: Path | None = None,
+    damp: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """States from a start at all times, as CSV (or NPZ), and as a picture where asked for."""
+    """States from a start at all times, as CSV (or NPZ), and as a PNG beside it if asked for.
+
+    Modes in ``drop`` are left out; those in ``damp``, as in 0=0.2, decay by e^(−0.2 t) more.
+    """
     one = dynamics_of(run)
     model: Dynamics = one.model
     t = parse_times(times)
     x0 = _start(start, one, root)
-    moving = model.without(drop) if drop else model
+    moving = model.without(drop)
+    for mode, rate in (rates := _rates(damp)).items():
+        moving = moving.damped([mode], rate=rate)
     states = moving.simulate(x0, t)[0]
     finite = bool(states.isfinite().all())
     frames = len(model.config.shape) > 1
@@ -100,20 +121,24 @@ def simulate(
         raise ValueError(f"simulate: expected a name that ends in .csv or .npz, got {out}.")
     if frames and out.suffix.lower() == ".csv":
         raise ValueError(f"simulate: frames do not fit into a CSV. Write an .npz instead of {out}.")
+    picture = out.with_suffix(".png")
     written(out)
+    if plot:
+        written(picture)
     _write(out, t, states, model.config.names)
     files = [out]
-    if plot is not None:
-        written(plot)
-        title = f"{one.folder.name}" + (f" without {', '.join(map(str, drop))}" if drop else "")
-        _plot(plot, t, states, model, title)
-        files.append(plot)
+    if plot:
+        changes = [f"without {mode}" for mode in drop]
+        changes += [f"{mode} damped by {rate:g}" for mode, rate in rates.items()]
+        _plot(picture, t, states, model, ", ".join([one.folder.name, *changes]))
+        files.append(picture)
     notes = [] if finite else ["some states are infinite: so far back or forth the model explodes"]
     return {
         "rows": len(t),
         "first": [t[0], states[0].flatten()[:8].tolist()],
         "last": [t[-1], states[-1].flatten()[:8].tolist()],
         "dropped": list(drop),
+        "damped": {str(mode): rate for mode, rate in rates.items()},
         "notes": notes,
         "files": files,
     }

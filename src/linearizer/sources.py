@@ -2,6 +2,7 @@ r"""Where the data of each application come from: its settings, and how they are
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -86,13 +87,17 @@ class SeriesSettings(DataSettings):
 
     def sentinels(self) -> tuple[float, ...]:
         """The numbers that mean missing."""
-        words = [word.strip() for word in self.sentinel.split(",") if word.strip()]
-        try:
-            return tuple(float(word) for word in words)
-        except ValueError:
-            raise ValueError(
-                f"sentinel expects numbers with commas between, got {self.sentinel!r}"
-            ) from None
+        return _numbers(self.sentinel)
+
+
+def _numbers(sentinel: str) -> tuple[float, ...]:
+    words = [word.strip() for word in sentinel.split(",") if word.strip()]
+    try:
+        return tuple(float(word) for word in words)
+    except ValueError:
+        raise ValueError(
+            f"sentinel expects numbers with commas between, got {sentinel!r}"
+        ) from None
 
 
 class DynamicsSettings(DataSettings):
@@ -116,6 +121,21 @@ class DynamicsSettings(DataSettings):
     even: bool = Field(False, description="equal steps of time; uneven ones otherwise")
     starts: int = Field(0, ge=0, lt=2**63, description="seed of the random starts")
     parameters: str = Field("", description="of the system, as in damping=0.2,frequency=2")
+    time: str | None = Field(None, description="column of times in a CSV, numbers or dates")
+    unit: str | None = Field(
+        None, description="of time: dates are told in s, min, h or d; for numbers a name to print"
+    )
+    missing: Literal["error", "drop"] = Field(
+        "error", description="what becomes of rows of a CSV with empty cells"
+    )
+    sentinel: str = Field(
+        "", description="numbers that mean missing, with commas between, such as -9999"
+    )
+
+    @model_validator(mode="after")
+    def _consistent(self) -> DynamicsSettings:
+        _numbers(self.sentinel)
+        return self
 
 
 #: How long a training trajectory lasts where it is not said.
@@ -213,18 +233,30 @@ def _moves(settings: DynamicsSettings, root: Path | None, progress: Progress | N
     """Pairs of states, all that lie in one trajectory."""
     path = Path(settings.name).expanduser()
     if settings.name in data.SYSTEMS:
-        moves = simulated(settings)
+        moves = dataclasses.replace(simulated(settings), unit=settings.unit or "")
         name, lag = settings.name, moves.t.shape[1] - 1
         notes: tuple[str, ...] = ()
     elif path.name.lower().endswith((".csv", ".csv.gz", ".npz")):
-        moves = data.read_trajectories(path, settings.rows or 64)
+        moves = data.read_trajectories(
+            path,
+            settings.rows or 64,
+            settings.time,
+            settings.unit,
+            settings.missing,
+            _numbers(settings.sentinel),
+        )
         if len(moves) < 5:
             raise ValueError(
                 f"{path}: expected 5 or more pieces to train and to test on, got {len(moves)} of "
                 f"{moves.t.shape[1]} rows. Give more trajectories, or fewer rows for each piece."
             )
         name, lag = path.name, min(20, moves.t.shape[1] - 1)
-        notes = (f"{path.name}: {len(moves)} pieces of {moves.t.shape[1]} rows",)
+        lasts = float((moves.t[:, -1] - moves.t[:, 0]).mean())
+        notes = (
+            f"{path.name}: {len(moves)} pieces of {moves.t.shape[1]} rows, which last "
+            f"{lasts:.4g} {moves.unit or 'units of time'}",
+            *moves.notes,
+        )
     else:
         raise ValueError(
             f"trajectories: {settings.name!r} is neither a system nor a CSV or NPZ file. "
@@ -241,7 +273,8 @@ def simulated(settings: DynamicsSettings, times: float = 1.0, **changes: Any) ->
     for word in filter(None, (w.strip() for w in settings.parameters.split(","))):
         key, found, value = word.partition("=")
         try:
-            parameters[key.strip()] = float(value)
+            whole = value.strip().isdigit()
+            parameters[key.strip()] = int(value) if whole else float(value)
         except ValueError:
             found = ""
         if not found:
@@ -250,6 +283,8 @@ def simulated(settings: DynamicsSettings, times: float = 1.0, **changes: Any) ->
                 f"{settings.parameters!r}."
             )
     if settings.size is not None:
+        if settings.name not in ("kuramoto-sivashinsky", "lambda-omega"):
+            raise ValueError(f"size: {settings.name} has no points on a side. Leave it out.")
         parameters["points"] = settings.size
     asked: dict[str, Any] = {
         "trajectories": settings.trajectories,
@@ -258,6 +293,8 @@ def simulated(settings: DynamicsSettings, times: float = 1.0, **changes: Any) ->
         "seed": settings.starts,
         "irregular": not settings.even,
     }
+    if taken := sorted(parameters.keys() & asked.keys()):
+        raise ValueError(f"parameters: {taken[0]} is no parameter of a system; it has a flag.")
     if times != 1.0:
         asked["steps"] = round((rows - 1) * times) + 1
     return data.simulate(settings.name, **{**parameters, **asked, **changes})

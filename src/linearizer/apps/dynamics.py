@@ -51,6 +51,7 @@ class Config(Settings):
     shape: tuple[int, ...] = Field((2,), description="of a state; frames are (C, H, W)")
     names: tuple[str, ...] = Field(("0", "1"), description="of the numbers in a state")
     horizon: float = Field(1.0, gt=0, description="longest time that is trained on")
+    unit: str = Field("", description="of time, where it has a name")
     spirals: int | None = Field(
         None, ge=0, description="modes with a frequency and a decay; enough for the state if none"
     )
@@ -299,6 +300,19 @@ class Dynamics(nn.Module):
         single = z[:, 2 * k : self.config.rank]
         return torch.cat([planes, torch.complex(single, torch.zeros_like(single))], 1)
 
+    def carry(
+        self, mean: Tensor, covariance: Tensor, t: float | Tensor = 1.0
+    ) -> tuple[Tensor, Tensor]:
+        r"""A Gaussian in coordinates, after a time: N(e^{tK}m, e^{tK}S e^{tKᵀ}), in closed form.
+
+        Arguments:
+            mean: m, (n, dim).
+            covariance: S, (dim, dim).
+        """
+        core = self(t).operator
+        half = core(covariance.mT).mT  # A S
+        return core(mean), core(half)
+
     # -- switches --------------------------------------------------------------------------
 
     def without(self, modes: Iterable[int]) -> Dynamics:
@@ -491,7 +505,10 @@ def facts(data: Any) -> dict[str, Any]:
     """Shape and names of a state and the longest gap, which the data decide."""
     moves = data.train.trajectories
     longest = float((moves.t[:, data.train.max_lag :] - moves.t[:, : -data.train.max_lag]).max())
-    return {"shape": tuple(data.train.shape), "names": moves.names, "horizon": longest}
+    return {
+        "shape": tuple(data.train.shape), "names": moves.names, "horizon": longest,
+        "unit": moves.unit,
+    }  # fmt: skip
 
 
 @torch.no_grad()
@@ -534,17 +551,21 @@ def spectrum(model: Dynamics, folder: Path, k: int = 8) -> dict[str, Any]:
     folder.mkdir(parents=True, exist_ok=True)
     modes = model.spectrum()
     files = [folder / "spectrum.png", folder / "modes.png"]
-    _plot_spectrum(modes, files[0])
+    _plot_spectrum(modes, model.config.unit or "time", files[0])
     strongest = sorted(modes, key=lambda m: -m.share)[:k]
     _plot_modes(model, strongest, files[1])
+    if model.config.shape == (2,):
+        files.append(folder / "eigenfunctions.png")
+        _plot_eigenfunctions(model, strongest, files[2])
     return {
         "dimensions": [model.space.dim, model.space.dim],
+        "unit": model.config.unit,
         "modes": [mode._asdict() for mode in modes],
         "files": [str(p) for p in files],
     }
 
 
-def _plot_spectrum(modes: list[Mode], path: Path) -> None:
+def _plot_spectrum(modes: list[Mode], unit: str, path: Path) -> None:
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(5.6, 3.8), dpi=130, layout="constrained")
@@ -556,7 +577,7 @@ def _plot_spectrum(modes: list[Mode], path: Path) -> None:
         axes.annotate(str(mode.number), (mode.rate, mode.frequency), fontsize=8,
                       xytext=(6, 4), textcoords="offset points")  # fmt: skip
     axes.set(
-        xlabel="rate Re λ, 1/time", ylabel="frequency |Im λ|/2π, cycles/time",
+        xlabel=f"rate Re λ, 1/{unit}", ylabel=f"frequency |Im λ|/2π, cycles/{unit}",
         title="Eigenvalues of the generator; area: share of the mode",
     )  # fmt: skip
     axes.margins(0.15)
@@ -571,10 +592,7 @@ def _plot_modes(model: Dynamics, modes: list[Mode], path: Path) -> None:
     shape, frames = model.config.shape, len(model.config.shape) > 1
     steps = 8 if frames else 64
     states = model.modes(steps)[[m.number for m in modes]].double().cpu()
-    labels = [
-        f"mode {m.number}: " + (f"{m.frequency:.3g} cycles/time" if m.frequency else "no frequency")
-        + f", rate {m.rate:.2g}" for m in modes
-    ]  # fmt: skip
+    labels = [_label(m, model.config.unit or "time") for m in modes]
     if frames:
         figure = Figure(figsize=(1.3 * steps, 1.5 * len(modes) + 0.3), dpi=110,
                         layout="constrained")  # fmt: skip
@@ -606,6 +624,42 @@ def _plot_modes(model: Dynamics, modes: list[Mode], path: Path) -> None:
     figure.savefig(path)
 
 
+def _label(mode: Mode, unit: str) -> str:
+    turns = f"{mode.frequency:.3g} cycles/{unit}" if mode.frequency else "no frequency"
+    return f"mode {mode.number}: {turns}, rate {mode.rate:.2g}"
+
+
+@torch.no_grad()
+def _plot_eigenfunctions(model: Dynamics, modes: list[Mode], path: Path, points: int = 81) -> None:
+    """|φ| as contours on its angle as colour, over the part of the plane that the modes reach."""
+    from matplotlib.figure import Figure
+
+    states = model.modes(64).flatten(0, 1)
+    states = states[states.isfinite().all(1)]
+    low, high = states.quantile(0.02, 0), states.quantile(0.98, 0)
+    sides = [torch.linspace(float(a), float(b), points) for a, b in zip(low, high, strict=True)]
+    grid = torch.cartesian_prod(*sides).to(states)
+    values = model.eigenfunctions(grid).unflatten(0, (points, points)).cpu()
+    columns = min(4, len(modes))
+    rows = math.ceil(len(modes) / columns)
+    figure = Figure(figsize=(3.4 * columns, 3.0 * rows), dpi=110, layout="constrained")
+    box = (float(low[0]), float(high[0]), float(low[1]), float(high[1]))
+    for i, mode in enumerate(modes):
+        axes = figure.add_subplot(rows, columns, i + 1)
+        phi = values[..., mode.number].T  # rows are the second number of a state
+        turning = bool(mode.frequency)
+        shown = phi.angle() if turning else phi.real
+        most = math.pi if turning else float(shown.abs().max())
+        picture = axes.imshow(shown, origin="lower", extent=box, aspect="auto", vmin=-most,
+                              vmax=most, cmap="twilight" if turning else "RdBu_r")  # fmt: skip
+        if turning:
+            axes.contour(*sides, phi.abs(), levels=7, colors="white", linewidths=0.7)
+        figure.colorbar(picture, ax=axes, label="arg φ; lines |φ|" if turning else "φ")
+        axes.set(xlabel=model.config.names[0], ylabel=model.config.names[1])
+        axes.set_title(_label(mode, model.config.unit or "time"), fontsize=8)
+    figure.savefig(path)
+
+
 _TRAINING = {"steps": 3000, "rate": 8e-3, "batch": 256, "ema": 0.995, "validate_every": 1000}
 
 APP = App(
@@ -618,7 +672,7 @@ APP = App(
     maximize=False,
     linearizer=lambda model: model(model.config.horizon),
     facts=facts,
-    decided=("shape", "names", "horizon"),
+    decided=("shape", "names", "horizon", "unit"),
     preview=preview,
     finish=finish,
     spectrum=spectrum,

@@ -61,6 +61,8 @@ class Config(Settings):
     columns: tuple[str, ...] = Field(("0",), min_length=1, description="names of the channels")
     look_back: int = Field(96, ge=2, description="rows of the past")
     horizon: int = Field(96, ge=1, description="rows of the future")
+    step: float | None = Field(None, description="usual time between two rows, if it is known")
+    step_unit: str = Field("", description="unit of step: s, months, or none for plain numbers")
     harmonics: int = Field(
         0, ge=0, le=24, description="waves of the day that the core follows; 0 for one fixed core"
     )
@@ -258,7 +260,11 @@ def facts(data: Any) -> dict[str, Any]:
     if windows is None:
         raise ValueError(f"forecast: {data.name} holds no table of numbers over time.")
     look_back, _ = windows.shape
-    return {"columns": windows.columns, "look_back": look_back, "horizon": windows.horizon}
+    step, unit = data.train.step or (None, "")
+    return {
+        "columns": windows.columns, "look_back": look_back, "horizon": windows.horizon,
+        "step": step, "step_unit": unit,
+    }  # fmt: skip
 
 
 Moments = tuple[Tensor, Tensor, Tensor]
@@ -422,7 +428,7 @@ APP = App(
     maximize=False,
     linearizer=Forecast.forward,
     facts=facts,
-    decided=("columns", "look_back", "horizon"),
+    decided=("columns", "look_back", "horizon", "step", "step_unit"),
     preview=preview,
     start=start,
     finish=finish,

@@ -350,6 +350,8 @@ class Trajectories:
     dt: float  #: the time step, or its mean where steps are uneven
     names: tuple[str, ...]  #: of the numbers in a state, or of the fields in a frame
     parameters: System | None = None  #: what made them
+    unit: str = ""  #: of time, where it is known
+    notes: tuple[str, ...] = ()  #: what was done to them
 
     def __post_init__(self) -> None:
         for name, value in (("t", self.t), ("x", self.x)):

@@ -3,11 +3,9 @@ r"""Tables of numbers over time, and windows of past and future cut from them.""
 from __future__ import annotations
 
 import csv
-import datetime
 import difflib
 import io
 import math
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,15 +15,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .dates import DATE, clock, scale, unreadable
 from .files import DamagedError, Progress, download, missing, read
 from .images import Batch, check_index
 
-__all__ = ["Moment", "Table", "Timed", "Windows", "clock", "read_csv", "series", "windows"]
+__all__ = ["Moment", "Table", "Timed", "Windows", "read_csv", "series", "windows"]
 
 MISSING = {"", "nan", "na", "n/a", "null", "none"}
 POLICIES = ("error", "interpolate", "previous", "drop")
 TIMES = {"date", "time", "datetime", "date time", "date_time", "timestamp", "ds"}
-DATE = re.compile(r"\s*(\d{4}[-/]\d{1,2}\b|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}\b)")
 SENTINELS = (-99999.0, -9999.0, -999.0, 999.0, 9999.0, 99999.0)
 
 WEATHER_URL = (
@@ -43,6 +41,7 @@ class Table:
     columns: tuple[str, ...]
     times: tuple[str, ...] = ()  #: as written in the file; () without a time column
     notes: tuple[str, ...] = ()  #: what was done to the values, or looks odd in them
+    time: str = ""  #: name of the time column
 
     def __post_init__(self) -> None:
         shape = (len(self.times) or len(self.values), len(self.columns))
@@ -59,6 +58,7 @@ def read_csv(
     missing: str = "error",
     sentinel: float | Sequence[float] = (),
     equal: bool = False,
+    columns: Sequence[str] | None = None,
 ) -> Table:
     r"""The numbers of a .csv or .csv.gz file with a header (comma, semicolon or tab between cells).
 
@@ -69,32 +69,62 @@ def read_csv(
             nearest value at the ends), "previous" (the last value seen) or "drop" (the whole row).
         sentinel: Numbers that stand for a missing value, such as -9999.
         equal: Whether times that repeat, go back or leave a gap are an error; else they are noted.
+        columns: Take these alone, in this order; the others may hold anything.
+
+    A first column without a name that counts the rows is left out.
     """
     path = Path(path)
     if missing not in POLICIES:
         raise ValueError(f"read_csv: expected missing one of {POLICIES}, got {missing!r}.")
     header, rows, lines = _rows(path)
     when = _time_column(path, header, rows[0], time)
-    columns = [i for i in range(len(header)) if i != when]
-    if not columns:
-        raise ValueError(f"{path}: expected columns of numbers, found only {header[when or 0]!r}.")
     cells = list(zip(*rows, strict=True))
-    values = np.stack([_numbers(path, header[i], cells[i], lines) for i in columns], axis=1)
-    names = tuple(header[i] for i in columns)
+    notes = []
+    places = [i for i in range(len(header)) if i != when]
+    if not header[0] and when != 0 and _counts_rows(cells[0]):
+        places.remove(0)
+        notes.append(f"{path.name}: the first column has no name and counts the rows: left out")
+    places = _places(path, header, places, columns)
+    if not places:
+        raise ValueError(f"{path}: expected columns of numbers, found only {header[when or 0]!r}.")
+    hint = "Mend it, name the column of times with time, or take other columns."
+    values = np.stack([_numbers(path, header[i], cells[i], lines, hint) for i in places], axis=1)
+    names = tuple(header[i] for i in places)
     times = () if when is None else tuple(cells[when])
     if equal and when is not None:
-        _equal_steps(path, header[when], times, lines)
+        notes += _equal_steps(path, header[when], times, lines)
     sentinels = [sentinel] if isinstance(sentinel, (int, float)) else list(sentinel)
-    notes = []
     for number in sentinels:
         found = values == number
         values[found] = np.nan
         notes.append(f"{path.name}: {number:g} was read as missing: {_counts(found, names)}")
     notes += _suspects(path.name, values, names)
-    values, kept, said = _fill(path, values, names, missing)
+    values, kept, said = _fill(path, values, names, missing, lines)
     times = tuple(t for t, keep in zip(times, kept, strict=True) if keep) if times else ()
     said = [*said, *_steps(path.name, times)] if bool(kept.all()) else said
-    return Table(torch.from_numpy(values), names, times, (*notes, *said))
+    named = "" if when is None else header[when]
+    return Table(torch.from_numpy(values), names, times, (*notes, *said), named)
+
+
+def _counts_rows(cells: Sequence[str]) -> bool:
+    """Whether they are 0, 1, 2, … or 1, 2, 3, …, as an index that a data frame writes."""
+    return any(list(cells) == [str(i + first) for i in range(len(cells))] for first in (0, 1))
+
+
+def _places(
+    path: Path, header: Sequence[str], places: list[int], columns: Sequence[str] | None
+) -> list[int]:
+    """Where the asked columns stand, of those in ``places``."""
+    names = [header[i] for i in places]
+    wanted = names if columns is None else list(columns)
+    for name in wanted:
+        if name not in names:
+            near = difflib.get_close_matches(name, names, 1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(names)}."
+            raise ValueError(f"{path}: there is no column {name!r} of numbers. {hint}")
+        if names.count(name) > 1:
+            raise ValueError(f"{path}: {names.count(name)} columns are named {name!r}. Rename one.")
+    return [places[names.index(name)] for name in wanted]
 
 
 def _rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
@@ -141,7 +171,9 @@ def _time_column(path: Path, header: list[str], row: list[str], time: str | None
     return 0 if DATE.match(row[0]) else None
 
 
-def _numbers(path: Path, name: str, cells: Sequence[str], lines: Sequence[int]) -> np.ndarray:
+def _numbers(
+    path: Path, name: str, cells: Sequence[str], lines: Sequence[int], hint: str
+) -> np.ndarray:
     """The cells as numbers, NaN where missing."""
     try:
         values = np.array(list(map(float, cells)))
@@ -151,17 +183,16 @@ def _numbers(path: Path, name: str, cells: Sequence[str], lines: Sequence[int]) 
             try:
                 values[i] = math.nan if cell.strip().lower() in MISSING else float(cell)
             except ValueError:
-                raise _not_a_number(path, name, cell, lines[i]) from None
+                raise _not_a_number(path, name, cell, lines[i], hint) from None
     if np.isinf(values).any():
         i = int(np.isinf(values).argmax())
-        raise _not_a_number(path, name, cells[i], lines[i])
+        raise _not_a_number(path, name, cells[i], lines[i], hint)
     return values
 
 
-def _not_a_number(path: Path, name: str, cell: str, line: int) -> ValueError:
+def _not_a_number(path: Path, name: str, cell: str, line: int, hint: str) -> ValueError:
     return ValueError(
-        f"{path}: expected a number in line {line}, column {name!r}, found {cell[:40]!r}. Mend it, "
-        "or name the column of times with time=…."
+        f"{path}: expected a number in line {line}, column {name!r}, found {cell[:40]!r}. {hint}"
     )
 
 
@@ -189,7 +220,7 @@ def _suspects(file: str, values: np.ndarray, names: Sequence[str]) -> list[str]:
 
 
 def _fill(
-    path: Path, values: np.ndarray, names: Sequence[str], policy: str
+    path: Path, values: np.ndarray, names: Sequence[str], policy: str, lines: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
     """The values without gaps, which rows were kept, and what to say about it."""
     gaps = np.isnan(values)
@@ -198,22 +229,28 @@ def _fill(
         return values, kept, []
     counts = _counts(gaps, names)
     if policy == "error":
+        i, j = np.argwhere(gaps)[0]
         raise ValueError(
             f"{path}: expected a number in every cell, but some are missing: {counts}. Choose "
-            'missing="interpolate", "previous" or "drop".'
+            'missing="interpolate", "previous" or "drop". '
+            f"The first one is in line {lines[i]}, column {names[j]!r}."
         )
     if empty := [n for n, gap in zip(names, gaps.T, strict=True) if gap.all()]:
         raise ValueError(f"{path}: column {empty[0]!r} has no number at all. Remove it.")
     if policy == "drop":
         kept = ~gaps.any(1)
-        note = f"{path.name}: {(~kept).sum():,} rows with missing values were dropped: {counts}"
+        note = (
+            f"{path.name}: {(~kept).sum():,} rows with missing values were dropped: {counts}; "
+            "windows go on across them"
+        )
         if not kept.any():
             raise ValueError(f"{path}: every row has a missing value, so drop leaves none.")
         return values[kept], kept, [note]
     if policy == "previous" and gaps[0].any():
         first = names[int(gaps[0].argmax())]
         raise ValueError(
-            f"{path}: the first value of column {first!r} is missing and has no previous one. "
+            f"{path}: the first value of column {first!r} is missing (line {lines[0]}) and has no "
+            "previous one. "
             'Choose missing="interpolate" or "drop".'
         )
     row = np.arange(len(values))
@@ -227,39 +264,6 @@ def _fill(
             filled[:, j] = np.interp(row, known, values[known, j])
     how = "the previous value" if policy == "previous" else "interpolation"
     return filled, kept, [f"{path.name}: missing values were filled by {how}: {counts}"]
-
-
-FORMATS = ("%d.%m.%Y %H:%M:%S", "%d.%m.%Y %H:%M", "%d.%m.%Y", "%d/%m/%Y %H:%M:%S",
-           "%d/%m/%Y %H:%M", "%d/%m/%Y")  # fmt: skip
-
-
-def clock(times: Sequence[str]) -> np.ndarray | None:
-    r"""Times in seconds since 1970 (n,), or None where they are not all dates that can be read.
-
-    2020-01-31, 2020/01/31 and 31.01.2020 or 31/01/2020, each with or without hours and minutes.
-
-    Example:
-        >>> clock(["1970-01-02", "1970-01-02 00:10"]).tolist()
-        [86400.0, 87000.0]
-    """
-    words = [t.strip() for t in times]
-    if not words or not DATE.match(words[0]):
-        return None
-    iso = words[0][:4].isdigit()
-    try:
-        if iso:
-            plain = [w.replace("/", "-").removesuffix("Z") for w in words]
-            return np.array(plain, dtype="datetime64[ms]").astype(np.int64) / 1000.0
-        for form in FORMATS:
-            try:
-                zone = datetime.timezone.utc
-                read = [datetime.datetime.strptime(w, form).replace(tzinfo=zone) for w in words]
-            except ValueError:
-                continue
-            return np.array([r.timestamp() for r in read])
-    except ValueError:
-        return None
-    return None
 
 
 def _steps(file: str, times: Sequence[str]) -> list[str]:
@@ -277,46 +281,44 @@ def _steps(file: str, times: Sequence[str]) -> list[str]:
     return []
 
 
-def _equal_steps(path: Path, name: str, times: Sequence[str], lines: Sequence[int]) -> None:
-    """An error that names the first line whose time is not one step after the one before."""
-    at = clock(times)
-    if at is None:
-        try:
-            at = np.array([float(t) for t in times])
-        except ValueError:
-            _readable(path, name, times, lines)
-            return
-    step = np.diff(at)
-    if not len(step):
-        return
-    usual = float(np.median(step))
-    wrong = np.abs(step - usual) > 1e-6 * abs(usual)
-    # A calendar's months and years are no two of one length.
-    if usual >= 28 * 86400 and not (step <= 0).any() and float(step.max()) < 1.2 * usual:
-        return
-    if usual <= 0:
-        wrong = step <= 0
+#: By how much of a step it may differ from the usual one: times are rounded as they are written.
+ROUNDED = 0.01
+
+
+def _equal_steps(path: Path, name: str, times: Sequence[str], lines: Sequence[int]) -> list[str]:
+    """An error that names the first line whose time is not one step after the one before.
+
+    Times in words of their own cannot be checked, which is noted.
+    """
+    found = scale(times)
+    if found is None:
+        i = unreadable(times) or 0
+        if not i and not DATE.match(times[0]):
+            return [
+                f"{path.name}: times such as {times[0][:40]!r} in column {name!r} cannot be read: "
+                "rows are taken to follow each other in equal steps"
+            ]
+        like = f"one as in the row before ({times[i - 1].strip()!r})" if i else "2020-01-31 12:00"
+        raise ValueError(
+            f"{path}: line {lines[i]}, column {name!r}: expected a time such as {like}, found "
+            f"{times[i][:40]!r}. Mend it."
+        )
+    step, usual = np.diff(found.at), found.step
+    wrong = np.abs(step - usual) > ROUNDED * usual if usual > 0 else step <= 0
     if not wrong.any():
-        return
+        return []
     i = int(wrong.argmax())
-    what = "repeats" if step[i] == 0 else "goes back after" if step[i] < 0 else "leaves a gap after"
+    what, do = (
+        ("repeats", "Drop one of them") if step[i] == 0
+        else ("goes back after", "Sort the rows by time") if step[i] < 0
+        else ("comes too early after", "Leave it out") if step[i] < usual
+        else ("leaves a gap after", "Fill in the rows between")
+    )  # fmt: skip
     raise ValueError(
         f"{path}: line {lines[i + 1]}, column {name!r}: {times[i + 1].strip()!r} {what} "
-        f"{times[i].strip()!r}, but rows must follow each other in equal steps. Mend the rows, or "
-        'take them as they come with spacing="any".'
+        f"{times[i].strip()!r}, but rows must follow each other in equal steps. {do}, or take "
+        'the rows as they come with spacing="any".'
     )
-
-
-def _readable(path: Path, name: str, times: Sequence[str], lines: Sequence[int]) -> None:
-    """Times in words of their own are let be; one among dates that is none is an error."""
-    if not DATE.match(times[0]):
-        return
-    for time, line in zip(times, lines, strict=True):
-        if clock([time]) is None:
-            raise ValueError(
-                f"{path}: line {line}, column {name!r}: expected a date as in the first row "
-                f"({times[0].strip()!r}), found {time[:40]!r}. Mend it."
-            )
 
 
 # -- windows -----------------------------------------------------------------------------------
@@ -469,9 +471,15 @@ class Timed:
         windows: What is handed out.
         day: (rows,) the time of day of each row as a share of 24 hours, or None where it is not
             known; it then counts as 0.
+        step: The usual time between two rows and its unit, where it is known.
     """
 
-    def __init__(self, windows: Windows, day: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        windows: Windows,
+        day: Tensor | None = None,
+        step: tuple[float, str] | None = None,
+    ) -> None:
         if day is not None and day.shape != (len(windows.rows),):
             raise ValueError(
                 f"Timed: expected a time of day for each of {len(windows.rows)} rows, got "
@@ -479,6 +487,7 @@ class Timed:
             )
         self.windows = windows
         self.day = day
+        self.step = step
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -504,6 +513,12 @@ def day_of(times: Sequence[str]) -> Tensor | None:
     return None if at is None else torch.from_numpy(at % 86400 / 86400).to(torch.float32)
 
 
+def step_of(times: Sequence[str]) -> tuple[float, str] | None:
+    """The usual time between two rows and its unit, or None if it cannot be read."""
+    found = scale(times) if len(times) > 1 else None
+    return None if found is None or found.step <= 0 else (found.step, found.unit)
+
+
 def series(
     path: Path,
     look_back: int = 96,
@@ -524,8 +539,11 @@ def series(
 
     The other arguments are those of :func:`read_csv` and :func:`windows`.
     """
-    table = chosen(read_csv(path, time, missing, sentinel, equal), target, path)
-    parts = windows(table, look_back, horizon)
+    table = read_csv(path, time, missing, sentinel, equal, targets(target))
+    try:
+        parts = windows(table, look_back, horizon)
+    except ValueError as error:
+        raise ValueError(f"{path}: {error}") from None
     n, channels = table.values.shape
     train, test = int(0.7 * n), int(0.2 * n)
     flat = (table.values[:train] == table.values[:1]).all(0)
@@ -540,29 +558,23 @@ def series(
         f"{look_back}, horizon {horizon}; scaled by the training rows",
         *table.notes,
     ]
-    day = day_of(table.times)
+    day, step = day_of(table.times), step_of(table.times)
     bounds = ((0, train), (train - look_back, n - test), (n - test - look_back, n))
     timed = [
-        Timed(part, None if day is None else day[a:b])
+        Timed(part, None if day is None else day[a:b], step)
         for part, (a, b) in zip(parts, bounds, strict=True)
     ]
     return (timed[0], timed[1], timed[2]), tuple(notes)
 
 
-def chosen(table: Table, target: str, path: Path) -> Table:
-    """The table with the named columns only, in the order they are named."""
-    names = [name.strip() for name in target.split(",") if name.strip()]
+def targets(words: str) -> list[str] | None:
+    """Names of columns with commas between; None for all of them."""
+    names = [name.strip() for name in words.split(",") if name.strip()]
     if names == ["all"]:
-        return table
-    for name in names:
-        if name not in table.columns:
-            near = difflib.get_close_matches(name, table.columns, 1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(table.columns)}."
-            raise ValueError(f"{path}: there is no column {name!r} to forecast. {hint}")
+        return None
     if not names or len(set(names)) < len(names):
-        raise ValueError(f"{path}: expected different columns to forecast, got {target!r}.")
-    values = table.values[:, [table.columns.index(name) for name in names]]
-    return Table(values, tuple(names), table.times, table.notes)
+        raise ValueError(f"target: expected different columns to forecast, got {words!r}.")
+    return names
 
 
 # -- the weather benchmark ---------------------------------------------------------------------

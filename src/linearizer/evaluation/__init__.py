@@ -2,8 +2,8 @@
 
 from .dynamics import dynamics
 from .flow import flow
-from .forecast import weather, weather_table
+from .forecast import forecast, weather, weather_table
 from .projector import projector
 from .style import style
 
-__all__ = ["dynamics", "flow", "projector", "style", "weather", "weather_table"]
+__all__ = ["dynamics", "flow", "forecast", "projector", "style", "weather", "weather_table"]

@@ -251,7 +251,10 @@ def _times(
 
 
 def _group_law(model: Dynamics, x: Tensor) -> dict[str, float]:
-    """Largest |f(s+t)(x) − f(s)(f(t)(x))| and |f(−t)(f(t)(x)) − x| on padded test states."""
+    """Largest |f(s+t)(x) − f(s)(f(t)(x))| and |f(−t)(f(t)(x)) − x| on padded test states.
+
+    "restarted" is the first where the state is read off and padded anew in between.
+    """
     found = {}
     for dtype in (torch.float32, torch.float64):
         m = copy.deepcopy(model).to(dtype)
@@ -260,6 +263,9 @@ def _group_law(model: Dynamics, x: Tensor) -> dict[str, float]:
         s, t = 0.37 * T, 0.81 * T
         name = str(dtype).removeprefix("torch.")
         found[f"sum, {name}"] = float((m(s)(m(t)(p)) - m(s + t)(p)).abs().max())
+        again = m.pad(m.state(m(t)(p)))
+        whole = m.state(m(s + t)(p))
+        found[f"restarted, {name}"] = float((m.state(m(s)(again)) - whole).abs().max())
         found[f"inverse, {name}"] = float((m(-t)(m(t)(p)) - p).abs().max())
     return found
 

@@ -23,14 +23,15 @@ from ..baselines import (
 )
 from ..checkpoint import atomic, load
 from ..data import Timed
+from ..forecasting import forecaster_of
 from ..pictures import series_plot
-from ..runs import execute, plan
+from ..runs import execute, plan, run_data
 from ..settings import did_you_mean
 from ..sources import SOURCES, SeriesSettings
 from ..training import Training, fit
-from .tables import Say, rounded, write_table
+from .tables import Say, result_folder, rounded, write_table
 
-__all__ = ["PUBLISHED", "intervals", "weather", "weather_table"]
+__all__ = ["PUBLISHED", "forecast", "intervals", "weather", "weather_table"]
 
 LOOK_BACK = 96
 HORIZONS = (96, 192, 336, 720)
@@ -46,13 +47,13 @@ PUBLISHED: dict[str, tuple[int, tuple[float, ...]]] = {
     "DLinear": (336, (0.176, 0.220, 0.265, 0.323)),
 }
 #: Adam at 1e-4 as published, ten epochs of batches of 32 and a hundred of 128.
-TRAINED: dict[str, tuple[Callable[[int], nn.Module], dict[str, Any]]] = {
+TRAINED: dict[str, tuple[Callable[[int, int], nn.Module], dict[str, Any]]] = {
     "DLinear": (
-        lambda horizon: DLinear(LOOK_BACK, horizon),
+        lambda look_back, horizon: DLinear(look_back, horizon),
         {"batch": 32, "steps": 11_400, "rate": 1e-4},
     ),
     "PatchTST, small": (
-        lambda horizon: PatchTST(LOOK_BACK, horizon, width=16, heads=4, hidden=128),
+        lambda look_back, horizon: PatchTST(look_back, horizon, width=16, heads=4, hidden=128),
         {"batch": 64, "steps": 20_000, "rate": 1e-3},
     ),
 }
@@ -67,6 +68,7 @@ def weather(
     out: Path = Path("runs/weather"),
     root: Path | None = None,
     say: Say = lambda text: None,
+    look_back: int = LOOK_BACK,
 ) -> dict[str, Any]:
     """Train and measure each row at each horizon; what ``out`` holds already is not done again."""
     steps = _horizons(horizons)
@@ -82,27 +84,74 @@ def weather(
     for horizon in steps:
         source = None
         for name in names:
-            kept = out / "rows" / f"{name.replace(', ', '-').replace(' ', '-')}-{horizon}.json"
+            word = f"{name.replace(', ', '-').replace(' ', '-')}-{horizon}"
+            kept = out / "rows" / f"{word}{_from(look_back)}.json"
             if not kept.exists():
                 if source is None:
-                    settings = SeriesSettings(look_back=LOOK_BACK, horizon=horizon)
+                    settings = SeriesSettings(look_back=look_back, horizon=horizon)
                     source = SOURCES["series"].load(settings, root, None)
                 say(f"{name}, horizon {horizon}")
-                row = rounded(_measured(name, horizon, source, minutes, out, root))
+                row = rounded(_measured(name, look_back, horizon, source, minutes, out, root))
                 with atomic(kept) as part:
                     part.write_text(json.dumps(row, indent=2) + "\n", encoding="utf-8")
             found.setdefault(name, {})[str(horizon)] = json.loads(kept.read_text("utf-8"))
     result: dict[str, Any] = {
         "data": "weather: 52,696 rows of 21 channels, split 70/10/20, scaled by the training rows; "
         "MSE and MAE over every test window, step and channel",
-        "look_back": LOOK_BACK,
+        "look_back": look_back,
         "rows": found,
         "published_mse": {k: {"look_back": v[0], "mse": list(v[1])} for k, v in PUBLISHED.items()},
     }
-    files = [out / "error-by-step.png"]
-    _error_plot(found, max(steps), files[0])
-    files += sorted(out.glob("forecast-*.png"))
-    return write_table(result, out / "weather.json", files)
+    files = [out / f"error-by-step{_from(look_back)}.png"]
+    label = f"Error along the horizon of {max(steps)}, look-back {look_back}"
+    longest = {name: rows[str(max(steps))]["mse_by_step"] for name, rows in found.items()}
+    _error_plot(longest, "steps of ten minutes after the last row", label, files[0])
+    files += [
+        path
+        for name in names
+        for horizon in steps
+        if (path := out / f"forecast-{name}-{horizon}{_from(look_back)}.png").exists()
+    ]
+    return write_table(result, out / f"weather{_from(look_back)}.json", files)
+
+
+def _from(look_back: int) -> str:
+    """What names of files have at the end where the look-back is not the usual one."""
+    return "" if look_back == LOOK_BACK else f"-from-{look_back}"
+
+
+def forecast(
+    run: str | Path,
+    out: Path | None = None,
+    root: Path | None = None,
+    say: Say = lambda text: None,
+) -> dict[str, Any]:
+    """Errors and coverage on the test part of a run's own table, beside last value and ridge."""
+    one = forecaster_of(run)
+    model, source = one.model, run_data(one, root)
+    folder = result_folder(one, out)
+    train, val, test = (part.windows for part in (source.train, source.val, source.test))  # type: ignore[union-attr]
+    look_back, channels = test.shape
+    say(f"{len(test):,} test windows")
+    rows = {"ours": _errors(model, source.test)}  # type: ignore[arg-type]
+    rows["last value"] = forecast_errors(LastValue(test.horizon), test)
+    ridge = RidgeLinear(look_back, test.horizon, channels, relative=True).fit(train, val)
+    rows["ridge, per channel"] = forecast_errors(ridge, test)
+    curves = {name: errors["mse_by_step"].tolist() for name, errors in rows.items()}
+    result: dict[str, Any] = {
+        "run": one.folder.name,
+        "data": source.name,
+        "look_back": look_back,
+        "horizon": test.horizon,
+        "test_windows": len(test),
+        "errors": {k: {"mse": e["mse"], "mae": e["mae"]} for k, e in rows.items()},
+        "intervals": intervals(model, source.test),  # type: ignore[arg-type]
+        "mse_by_step": curves,
+    }
+    files = [folder / "error-by-step.png", folder / "example.png"]
+    _error_plot(curves, "steps after the last row", f"{source.name}: error by step", files[0])
+    _example(model, source.test, files[1])  # type: ignore[arg-type]
+    return write_table(result, folder / "forecast.json", files)
 
 
 def _horizons(words: str) -> list[int]:
@@ -129,29 +178,35 @@ def _joined(names: list[str]) -> list[str]:
 
 
 def _measured(
-    name: str, horizon: int, source: Any, minutes: float, out: Path, root: Path | None
+    name: str,
+    look_back: int,
+    horizon: int,
+    source: Any,
+    minutes: float,
+    out: Path,
+    root: Path | None,
 ) -> dict[str, Any]:
     """Train one row on train, choose on val, and look at test once."""
     train, val, test = (part.windows for part in (source.train, source.val, source.test))
-    about: dict[str, Any] = {"look_back": LOOK_BACK, "test_windows": len(test)}
+    about: dict[str, Any] = {"look_back": look_back, "test_windows": len(test)}
     begun = time.process_time()
     if name in OURS:
-        model, more = _ours(name, horizon, source, out, root)
+        model, more = _ours(name, look_back, horizon, out, root)
         about |= {"cpu_seconds": time.process_time() - begun, **more}
         errors = _errors(model, source.test)
         about["intervals"] = intervals(model, source.test)
-        _example(model, source.test, out / f"forecast-{name}-{horizon}.png")
+        _example(model, source.test, out / f"forecast-{name}-{horizon}{_from(look_back)}.png")
         parameters = sum(p.numel() for p in model.parameters())
     else:
         net: nn.Module
         if name == "last value":
             net = LastValue(horizon)
         elif name in TRAINED:
-            net = TRAINED[name][0](horizon)
+            net = TRAINED[name][0](look_back, horizon)
             about |= _train(net, TRAINED[name][1], train, val, minutes)
         else:
             channels = train.shape[1] if name == "ridge, per channel" else None
-            net = RidgeLinear(LOOK_BACK, horizon, channels, relative=True).fit(train, val)
+            net = RidgeLinear(look_back, horizon, channels, relative=True).fit(train, val)
         about["cpu_seconds"] = time.process_time() - begun
         errors = forecast_errors(net, test)
         about["validation_mse"] = forecast_errors(net, val)["mse"]
@@ -163,10 +218,10 @@ def _measured(
 
 
 def _ours(
-    name: str, horizon: int, source: Any, out: Path, root: Path | None
+    name: str, look_back: int, horizon: int, out: Path, root: Path | None
 ) -> tuple[Forecast, dict[str, Any]]:
-    run = out / f"{name}-{horizon}"
-    flags = {"data": {"name": "weather", "look_back": LOOK_BACK, "horizon": horizon}}
+    run = out / f"{name}-{horizon}{_from(look_back)}"
+    flags = {"data": {"name": "weather", "look_back": look_back, "horizon": horizon}}
     chosen = plan("forecast", preset=name, flags=flags)
     result = execute(chosen, run, root=root, resume=True, progress=False)
     return load(run), {"steps": result.step, "validation_mse": result.metrics["mse"],
@@ -241,23 +296,22 @@ def _example(model: Forecast, part: Timed, path: Path) -> None:
     x, y, t = part.batch(torch.tensor([len(part) // 3]))
     lower, middle, upper = (model.unscale(v[0]) for v in model.interval(x, t))
     names = list(model.config.columns)
-    shown = [i for i in (1, 4, 0, 16, 13) if i < len(names)]
+    shown = (1, 4, 0, 16, 13) if len(names) > 16 else range(min(5, len(names)))
     series_plot(path, model.unscale(x[0]), middle, lower, upper, model.unscale(y[0]), names, shown,
                 "A test window: forecast and 90% interval")  # fmt: skip
 
 
-def _error_plot(found: Mapping[str, Any], horizon: int, path: Path) -> None:
+def _error_plot(curves: Mapping[str, Any], steps: str, title: str, path: Path) -> None:
     """Mean squared error along the horizon, a line for each row."""
     from matplotlib.figure import Figure
 
     figure = Figure(figsize=(7, 4), dpi=130, layout="constrained")
     axes = figure.add_subplot()
-    for name, rows in found.items():
-        errors = rows[str(horizon)]["mse_by_step"]
-        style = {"linewidth": 2.0} if name in OURS else {"linewidth": 1.0, "linestyle": "--"}
+    for name, errors in curves.items():
+        ours = name in (*OURS, "ours")
+        style = {"linewidth": 2.0} if ours else {"linewidth": 1.0, "linestyle": "--"}
         axes.plot(range(1, len(errors) + 1), errors, label=name, **style)
-    axes.set(xlabel="steps of ten minutes after the last row", ylabel="MSE, scaled data",
-             title=f"Error along the horizon of {horizon}, look-back {LOOK_BACK}")  # fmt: skip
+    axes.set(xlabel=steps, ylabel="MSE, scaled data", title=title)
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
