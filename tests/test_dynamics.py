@@ -87,7 +87,7 @@ def test_simulating_is_the_loop_of_equal_steps(name):
     x0 = torch.randn(4, *model.config.shape)
     with torch.no_grad():
         states = model.simulate(x0, [0.3 * i for i in range(6)])
-        assert states.shape == (4, 6, *model.config.shape)
+        assert states.shape == (4, 6, *model.config.shape) and not states.is_inference()
         assert torch.allclose(states[:, 0], x0, atol=1e-9)
         step, x = model(0.3), model.pad(x0)
         for i in range(1, 6):

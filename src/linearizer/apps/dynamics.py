@@ -215,12 +215,16 @@ class Dynamics(nn.Module):
             )
         return Linearizer(self.space, core, self.space)
 
-    @torch.no_grad()
     def simulate(self, x0: Tensor, times: Tensor | Iterable[float]) -> Tensor:
         r"""States at all times at once, (n, \*shape) and (m,) → (n, m, \*shape).
 
         g(x0) once, e^{tK} of all times in closed form, g⁻¹ once: no step follows another.
         """
+        with torch.inference_mode():
+            states = self._simulated(x0, times)
+        return states.clone()  # a tensor like any other
+
+    def _simulated(self, x0: Tensor, times: Tensor | Iterable[float]) -> Tensor:
         z = self.space.coordinates(self.pad(x0))
         t = torch.as_tensor(
             times if isinstance(times, Tensor) else list(times),
