@@ -604,7 +604,7 @@ def _plot_modes(model: Dynamics, modes: list[Mode], path: Path) -> None:
             high = float(states[i].abs().max())
             for j in range(steps):
                 axes = figure.add_subplot(len(modes), steps, i * steps + j + 1)
-                axes.imshow(states[i, j].reshape(-1, *shape[-2:])[0], cmap="RdBu_r",
+                axes.imshow(states[i, j].reshape(-1, *shape[-2:])[0].numpy(), cmap="RdBu_r",
                             vmin=-high, vmax=high)  # fmt: skip
                 axes.set_axis_off()
                 if not j:
@@ -621,7 +621,9 @@ def _plot_modes(model: Dynamics, modes: list[Mode], path: Path) -> None:
             axes.plot(closed[:, 0], closed[:, 1], linewidth=1.2)
             axes.set(xlabel=model.config.names[0], ylabel=model.config.names[1])
         else:
-            axes.imshow(states[i].mT, aspect="auto", cmap="RdBu_r", extent=(0, 1, 0, shape[0]))
+            axes.imshow(
+                states[i].mT.numpy(), aspect="auto", cmap="RdBu_r", extent=(0, 1, 0, shape[0])
+            )
             axes.set(xlabel="cycle")
         axes.set_title(labels[i], fontsize=8)
         axes.grid(alpha=0.3)
@@ -654,10 +656,16 @@ def _plot_eigenfunctions(model: Dynamics, modes: list[Mode], path: Path, points:
         turning = bool(mode.frequency)
         shown = phi.angle() if turning else phi.real
         most = math.pi if turning else float(shown.abs().max())
-        picture = axes.imshow(shown, origin="lower", extent=box, aspect="auto", vmin=-most,
+        picture = axes.imshow(shown.numpy(), origin="lower", extent=box, aspect="auto", vmin=-most,
                               vmax=most, cmap="twilight" if turning else "RdBu_r")  # fmt: skip
         if turning:
-            axes.contour(*sides, phi.abs(), levels=7, colors="white", linewidths=0.7)
+            axes.contour(
+                *(s.numpy() for s in sides),
+                phi.abs().numpy(),
+                levels=7,
+                colors="white",
+                linewidths=0.7,
+            )
         figure.colorbar(picture, ax=axes, label="arg φ; lines |φ|" if turning else "φ")
         axes.set(xlabel=model.config.names[0], ylabel=model.config.names[1])
         axes.set_title(_label(mode, model.config.unit or "time"), fontsize=8)
