@@ -115,17 +115,11 @@ def test_periodic_refuses_waves_that_do_not_fit():
 
 
 def test_a_shift_of_the_level_moves_one_coordinate_only():
-    """A conditioner that does not see levels keeps this for g_x as a whole."""
-    model, batch = made(), some(3)
+    model, batch = made(shaken=False, seen=0), some(3)
     z, moved = (
         model.source.coordinates(x).unflatten(1, (3, LOOK_BACK)) for x in (batch.x, batch.x + 2)
     )
     assert (z - moved).abs()[:, :, 1:].max() < 1e-12 and (z - moved).abs()[:, :, 0].min() > 0.5
-    other = batch.x + torch.randn_like(batch.x)
-    z, moved = (model.source.coordinates(x).unflatten(1, (3, LOOK_BACK)) for x in (batch.x, other))
-    plain = next(iter(model.source.g))  # what the coupling shifts depends on what it sees
-    z, moved = (v - plain(x).mT for v, x in ((z, batch.x), (moved, other)))
-    assert (z - moved).abs().max() > 1e-3
 
 
 # -- the start ---------------------------------------------------------------------------------

@@ -49,8 +49,6 @@ WAVE_RIDGES = (0.01, 0.1, 1.0)
 PARTS, FOLDS = 8, 4
 #: Windows that closed forms see at most: neighbours differ by one row.
 WINDOWS = 10_000
-#: Coordinates that the conditioner does not look at: the level and the constant.
-UNSEEN = 2
 #: Numbers of the shape of errors: quantiles at 0%, 0.5%, … 100%.
 LEVELS = 201
 
@@ -67,9 +65,9 @@ class Config(Settings):
         0, ge=0, le=24, description="waves of the day that the core follows; 0 for one fixed core"
     )
     width: int = Field(6, ge=1, description="coordinates of a channel that these waves act on")
-    seen: int = Field(4, ge=0, description="waves of every channel that g_x conditions on")
+    seen: int = Field(5, ge=0, description="coordinates of every channel that g_x conditions on")
     changed: int = Field(16, ge=1, description="coordinates of every channel that g_x then shifts")
-    hidden: int = Field(32, ge=1, description="width of the conditioner")
+    hidden: int = Field(64, ge=1, description="width of the conditioner")
     depth: int = Field(2, ge=1, description="hidden layers of the conditioner")
     knots: int = Field(17, ge=0, description="of the rising map of each channel in g_y; 0 for none")
     core_rate: float = Field(
@@ -194,10 +192,10 @@ class Forecast(nn.Module):
 def _on_pasts(config: Config) -> Bijection:
     shape = (config.look_back, len(config.columns))
     layers: list[Bijection] = [LevelAndWaves(shape, constant=True)]
-    seen = min(config.seen, config.look_back - 1 - UNSEEN)
-    if seen > 0:
+    seen = min(config.seen, config.look_back - 1)
+    if seen:
         net = Across(shape, seen, config.changed, config.hidden, config.depth)
-        layers.append(AdditiveCoupling(shape, net, "second", cut=UNSEEN + seen))
+        layers.append(AdditiveCoupling(shape, net, "second", cut=seen))
     return Chain(*layers, Swap(shape), Flatten((shape[1], shape[0])))
 
 
@@ -208,11 +206,9 @@ def _on_futures(config: Config) -> Bijection:
 
 
 class Across(nn.Module):
-    r"""A conditioner of slow waves of all channels: (n, 2 + seen, C) → (n, rows − 2 − seen, C).
+    r"""A conditioner that sees all channels: (n, seen, C) → (n, rows − seen, C).
 
-    An MLP of them gives the first ``changed`` rows, in all channels; the others are 0. It does not
-    look at the level, the first row, nor at the constant: a season whose levels it has not seen
-    does not change what it does.
+    An MLP of all that is seen gives the first ``changed`` rows, in all channels; the others are 0.
 
     Arguments:
         shape: (rows, C) of a whole window.
@@ -223,12 +219,12 @@ class Across(nn.Module):
     ) -> None:
         super().__init__()
         rows, C = shape
-        self.rows, self.channels = rows - UNSEEN - seen, C
+        self.rows, self.channels = rows - seen, C
         self.changed = min(changed, self.rows)
         self.net = MLP(seen * C, self.changed * C, hidden, depth)
 
     def forward(self, z: Tensor) -> Tensor:
-        made = self.net(z[:, UNSEEN:].flatten(1)).unflatten(1, (self.changed, self.channels))
+        made = self.net(z.flatten(1)).unflatten(1, (self.changed, self.channels))
         return F.pad(made, (0, 0, 0, self.rows - self.changed))
 
 
