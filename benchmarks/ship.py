@@ -19,7 +19,7 @@ from common import HERE
 
 from linearizer import checkpoint
 from linearizer.apps import get
-from linearizer.data import load
+from linearizer.runs import opened, run_data
 
 SMALL = 2048  # numbers
 
@@ -49,7 +49,7 @@ def main(run: str, name: str, minutes: str) -> None:
     app = get(config["app"])
     _round(model)
     if app.finish is not None:  # what is set in closed form follows the rounded weights
-        app.finish(model, load(config["data"]["name"], size=config["data"]["size"]))
+        app.finish(model, run_data(opened(run)))
         _round(model)
     tensors = {
         key: t.detach().half() if _rounded(key, t) else t.detach()
@@ -62,8 +62,9 @@ def main(run: str, name: str, minutes: str) -> None:
     checkpoint.write_config(folder, kept)
     checkpoint.write_weights(folder, tensors, config)
     again = checkpoint.load(name)
-    x = torch.rand(2, *again.target.shape)
-    gap = again.target.points(again.target.coordinates(x)) - x
+    space = app.linearizer(again).target
+    x = torch.rand(2, *space.shape)
+    gap = space.points(space.coordinates(x)) - x
     _note(name, (folder / checkpoint.WEIGHTS).stat().st_size, float(minutes))
     print(f"wrote {folder}, {(folder / checkpoint.WEIGHTS).stat().st_size / 2**20:.1f} MiB; "
           f"round trip {float(gap.abs().max()):.0e}")  # fmt: skip
