@@ -19,7 +19,8 @@ def single_precision():
 
 
 def test_the_models_are_there_and_small():
-    assert {*FLOWS, "mnist-projector", "styles"} <= set(lz.models())
+    known = {*FLOWS, "mnist-projector", "styles", "pendulum", "duffing"}
+    assert known <= set(lz.models())
     for name in lz.models():
         assert sum(p.stat().st_size for p in (SHIPPED / name).iterdir()) < 7 * 2**20
 
@@ -117,3 +118,27 @@ def test_styles_come_near_their_networks_on_held_out_photos(data_root):
         wanted = net(x)
         ours = judge(model.render(x, model.kernel(name)).clamp(0, 1), wanted)
         assert float(ours) < 0.75 * float(judge(x, wanted))
+
+
+@pytest.mark.parametrize(("name", "most"), [("pendulum", 0.02), ("duffing", 0.4)])
+def test_dynamics_tell_the_far_future(name, most):
+    """Ten times as far as they were trained, from starts that they have not seen."""
+    from linearizer.sources import DynamicsSettings, simulated
+
+    model = lz.load(name)
+    settings = DynamicsSettings(name=name, even=True)
+    rows = round(model.config.horizon / float(simulated(settings, trajectories=2).dt))
+    moves = simulated(settings, trajectories=32, seed=424_242, steps=10 * rows)
+    told = model.simulate(moves.x[:, 0].float(), moves.t[0])
+    error = ((told.double() - moves.x) / model.scale).square().mean().sqrt()
+    assert float(error) < most
+    x = model.pad(moves.x[:, 0].float())
+    assert float((model(-3.0)(model(3.0)(x)) - x).abs().max()) < 1e-3
+    assert max(mode.rate for mode in model.spectrum()) <= 0
+
+
+def test_the_pendulum_has_its_frequency_and_decay():
+    """Those of small swings: θ'' = −sin θ − 0.1 θ'."""
+    (mode,) = lz.load("pendulum").spectrum()
+    assert abs(mode.rate + 0.05) < 0.003
+    assert abs(mode.frequency - (1 - 0.05**2) ** 0.5 / (2 * torch.pi)) < 0.002
