@@ -97,7 +97,9 @@ def series_plot(
 
 
 @torch.no_grad()
-def spectrum(f: Linearizer, folder: Path, k: int = 8, limit: int = 512) -> dict[str, Any]:
+def spectrum(
+    f: Linearizer, folder: Path, k: int = 8, limit: int = 512, names: Sequence[str] = ()
+) -> dict[str, Any]:
     r"""Plot the singular values (and eigenvalues) of f, and draw its first singular vectors.
 
     Arguments:
@@ -105,6 +107,7 @@ def spectrum(f: Linearizer, folder: Path, k: int = 8, limit: int = 512) -> dict[
         folder: Where spectrum.png and the pictures of the singular vectors go.
         k: How many singular vectors to draw.
         limit: How many values to compute and plot at most.
+        names: Of the channels, where points are series (steps, channels).
     """
     folder.mkdir(parents=True, exist_ok=True)
     size = min(f.operator.shape)
@@ -125,7 +128,7 @@ def spectrum(f: Linearizer, folder: Path, k: int = 8, limit: int = 512) -> dict[
             _walks(vectors, svd.S, space, name, files[-1])
         elif len(space.shape) == 2:
             files.append(folder / f"{name}-singular-vectors.png")
-            _curves(vectors, svd.S, space, name, files[-1])
+            _curves(vectors, svd.S, space, name, files[-1], names)
     result: dict[str, Any] = {"dimensions": list(f.operator.shape)}
     result["singular_values"] = values.tolist()
     if eigenvalues is not None:
@@ -133,7 +136,9 @@ def spectrum(f: Linearizer, folder: Path, k: int = 8, limit: int = 512) -> dict[
     return {**result, "files": [str(p) for p in files]}
 
 
-def _curves(vectors: Tensor, values: Tensor, space: Any, name: str, path: Path) -> None:
+def _curves(
+    vectors: Tensor, values: Tensor, space: Any, name: str, path: Path, names: Sequence[str]
+) -> None:
     """Each singular vector of windows (steps, channels) as curves, the strongest channels named.
 
     Drawn is v ⊖ 0 as a difference of points, g⁻¹(v) − g⁻¹(0).
@@ -148,7 +153,7 @@ def _curves(vectors: Tensor, values: Tensor, space: Any, name: str, path: Path) 
     for axes, curve, value in zip(panels, difference, values.tolist(), strict=False):
         strong = curve.square().sum(0).argsort(descending=True)[:3].tolist()
         for i in range(curve.shape[1]):
-            label = f"channel {i}" if i in strong else None
+            label = (names[i] if names else f"channel {i}") if i in strong else None
             shown = {"linewidth": 1.5} if label else {"linewidth": 0.6, "color": "0.75"}
             axes.plot(curve[:, i].numpy(), label=label, **shown)
         axes.set_title(f"σ = {value:.3g}", fontsize=9, loc="left")

@@ -315,7 +315,8 @@ def spectrum_of(run: str | Path, k: int, out: Path | None = None) -> dict[str, A
     if one.app.spectrum is not None:
         result = one.app.spectrum(one.model, folder, k)
     else:
-        result = spectrum(one.app.linearizer(one.model), folder, k)
+        names = getattr(one.model.config, "columns", ())
+        result = spectrum(one.app.linearizer(one.model), folder, k, names=names)
     with atomic(folder / "spectrum.json") as part:
         part.write_text(json.dumps(result, indent=2) + "\n", encoding="utf-8")
     return {**result, "files": [*result["files"], str(folder / "spectrum.json")]}
