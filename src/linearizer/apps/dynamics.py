@@ -711,9 +711,9 @@ APP = App(
             "model": {"spirals": 3, "decays": 1, "constants": 1, "stable": False},
         },
         "lambda-omega": {
-            "data": {"name": "lambda-omega", "trajectories": 60, "size": 16},
+            "data": {"name": "lambda-omega", "trajectories": 400, "size": 16},
             "model": {"spirals": 4, "cycles": 4, "blocks": 2},
-            "training": {"steps": 1000, "rate": 2e-3},
+            "training": {"steps": 600, "rate": 2e-3, "validate_every": 200},
         },
     },
 )
