@@ -402,8 +402,8 @@ def dynamics_table() -> str:
             "",
             f"f(s+t) − f(s)f(t): {law['sum, float32']:.0e} in float32, "
             f"{law['sum, float64']:.0e} in float64; f(−t)f(t)(x) − x: "
-            f"{law['inverse, float32']:.0e} and {law['inverse, float64']:.0e}. Restarted from a state "
-            f"that was read off: {law['restarted, float64']:.0e}.",
+            f"{law['inverse, float32']:.0e} and {law['inverse, float64']:.0e}. Restarted from a "
+            f"state that was read off: {law['restarted, float64']:.0e}.",
             "",
         ]
         lines += [f"{name}: not measured, {why}.\n" for name, why in row["skipped"].items()]
