@@ -18,6 +18,7 @@ from linearizer.data.dates import clock, following, scale, unreadable
 from linearizer.data.tables import Timed, day_of, read_csv, series, weather_series
 from linearizer.draws import Draw
 from linearizer.evaluation.forecast import _errors, intervals, weather, weather_table
+from linearizer.export import export
 from linearizer.families import Periodic
 from linearizer.operators import BlockDiagonal
 from linearizer.sources import SOURCES, SeriesSettings
@@ -99,6 +100,16 @@ def test_a_family_gives_each_window_the_core_of_its_time():
     close(model(0.25)(batch.x), model(1.25)(batch.x))  # a day later
     mean = torch.stack([model.operator(k / 24).blocks for k in range(24)]).mean(0)
     close(mean, model.operator().blocks)
+
+
+@pytest.mark.parametrize("format", ["torch-export", "onnx"])
+def test_a_forecaster_can_be_exported(tmp_path, format):
+    if format == "onnx":
+        pytest.importorskip("onnxscript", reason="needs the extra export")
+        pytest.importorskip("onnxruntime", reason="needs the extra export")
+    model = made().float()
+    done = export(model(), tmp_path / "f", format, some().x.float())
+    assert done.max_error < 1e-5 and (tmp_path / "f").exists()
 
 
 def test_a_strict_map_does_not_know_the_time():
@@ -664,6 +675,17 @@ def test_the_weather_command_refuses_what_it_does_not_know(tmp_path):
     ):
         with pytest.raises(ValueError, match=said):
             weather(out=tmp_path, **arguments)
+
+
+def test_another_look_back_has_files_of_its_own(data_root, tmp_path):
+    result = weather("96", "last value", out=tmp_path, root=data_root, look_back=48)
+    row = result["rows"]["last value"]["96"]
+    assert result["look_back"] == row["look_back"] == 48 and row["test_windows"] == 10_444
+    names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert names == {
+        "weather-from-48.json", "error-by-step-from-48.png", "last-value-96-from-48.json",
+    }  # fmt: skip
+    assert "| last value | 48 |" in weather_table(result)
 
 
 def test_coverage_and_errors_are_counted_over_all_windows():

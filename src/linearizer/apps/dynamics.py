@@ -621,9 +621,8 @@ def _plot_modes(model: Dynamics, modes: list[Mode], path: Path) -> None:
             axes.plot(closed[:, 0], closed[:, 1], linewidth=1.2)
             axes.set(xlabel=model.config.names[0], ylabel=model.config.names[1])
         else:
-            axes.imshow(
-                states[i].mT.numpy(), aspect="auto", cmap="RdBu_r", extent=(0, 1, 0, shape[0])
-            )
+            axes.imshow(states[i].mT.numpy(), aspect="auto", cmap="RdBu_r", origin="lower",
+                        extent=(0, 1, 0, shape[0]))  # fmt: skip
             axes.set(xlabel="cycle")
         axes.set_title(labels[i], fontsize=8)
         axes.grid(alpha=0.3)

@@ -149,6 +149,7 @@ class Monotone(Bijection):
         self.max_log_slope = max_log_slope
         channels = self.shape[1]
         self.register_buffer("knots", torch.linspace(low, high, knots))
+        self.below = int((self.knots <= 0).sum()) - 1  # the last knot up to 0
         self.raw = nn.Parameter(torch.zeros(channels, knots + 1))
         self.shift = nn.Parameter(torch.zeros(channels))
 
@@ -160,13 +161,17 @@ class Monotone(Bijection):
         rise = slope[:, 1:-1] * self.knots.diff()
         at = torch.cat([torch.zeros_like(slope[:, :1]), rise.cumsum(1)], 1)
         # h(0), so that it can be taken off: 0 lies between the outer knots.
-        first = int((self.knots <= 0).sum()) - 1
+        first = self.below
         zero = at[:, first] + slope[:, first + 1] * (0 - self.knots[first])
         return at - zero[:, None] + self.shift[:, None], slope, log_slope
 
     def _pieces(self, x: Tensor, at: Tensor) -> tuple[Tensor, Tensor]:
         """Which piece each number is on, and the knot that it is counted from, (channels, n)."""
-        piece = torch.searchsorted(at.detach().contiguous(), x.detach().contiguous())
+        if torch.compiler.is_compiling():  # exported files have no search
+            above = [(x > knot[:, None]).long() for knot in at.unbind(1)]
+            piece = torch.stack(above).sum(0)
+        else:
+            piece = torch.searchsorted(at.detach().contiguous(), x.detach().contiguous())
         return piece, (piece - 1).clamp_min(0)
 
     def forward(self, x: Tensor) -> Tensor:
