@@ -11,7 +11,7 @@ quickstart: .venv/.installed
 	$(BIN)/linearizer quickstart
 
 test: lint
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: .venv/.installed-dev
 	$(BIN)/ruff check .
