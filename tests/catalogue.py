@@ -8,6 +8,7 @@ from linearizer.bijections import (
     AdditiveCoupling,
     AffineCoupling,
     Chain,
+    FinestWaves,
     Flatten,
     InvertibleLinear,
     LevelAndWaves,
@@ -19,6 +20,7 @@ from linearizer.bijections import (
     Squeeze,
     Swap,
     Twist,
+    encoder,
     glow,
     mlp,
     patches,
@@ -206,6 +208,14 @@ BIJECTIONS = {
     "subspace, convolutions": lambda: subspace(
         (2, 8, 8), 4, 4, "conv", blocks=1, flow_hidden=8
     ).initialize(randn(30, 2, 8, 8)),
+    "finest waves": lambda: FinestWaves((2, 4, 6), 5).initialize(randn(40, 2, 4, 6) * 2 + 1),
+    "finest waves, fresh": lambda: FinestWaves((1, 3, 5), 15),
+    "encoder": lambda: encoder((1, 8, 8), 3, 2, hidden=4, decoder_hidden=4).initialize(
+        randn(40, 1, 8, 8)
+    ),
+    "encoder, residual": lambda: encoder((3, 16, 16), 2, net="residual", hidden=8).initialize(
+        randn(40, 3, 16, 16)
+    ),
     "on part, first": lambda: OnPart(mlp(3, blocks=2, hidden=16), 7),
     "on part, middle": lambda: OnPart(mlp(3, blocks=2, hidden=16), 7, start=2),
     "additive coupling, no parameters": lambda: AdditiveCoupling((4, 2, 2), nn.Tanh()),

@@ -10,12 +10,15 @@ from torch import Tensor, nn
 __all__ = [
     "MLP",
     "Bottleneck",
+    "Branches",
     "FromVector",
     "ImageNorm",
     "LocalConv",
+    "ResNet",
     "ResidualConv",
     "ToVector",
     "UNet",
+    "channels_last",
     "refuse_mode_dependent",
 ]
 
@@ -207,6 +210,84 @@ class FromVector(nn.Module):
         return self.layers(self.dense(x))
 
 
+class ResNet(nn.Module):
+    r"""Images to vectors by residual blocks (GroupNorm → SiLU → 3×3, twice), and a mean at the end.
+
+    The first layer halves the image; channels double with each later halving, up to eight times
+    ``hidden``. Group norms instead of batch norms make it one function in training and evaluation.
+    The last layer starts at zero.
+
+    Arguments:
+        shape: (C, H, W), at least 16×16.
+        outputs: Length of the vector.
+        hidden: Channels after the first layer, a multiple of 8.
+        blocks: For each of four sizes.
+        gain: Factor on the images, for centred ones to be of order 1.
+    """
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        outputs: int,
+        hidden: int = 24,
+        blocks: int = 1,
+        gain: float = 4.0,
+    ) -> None:
+        super().__init__()
+        if hidden % 8 or min(shape[1:]) < 16:
+            raise ValueError(
+                "ResNet: expected hidden as a multiple of 8 and images of 16×16 or more, got "
+                f"{hidden} and {shape[1]}×{shape[2]}."
+            )
+        self.gain = gain
+        self.first = nn.Conv2d(shape[0], hidden, 4, stride=2, padding=1)
+        body: list[nn.Module] = []
+        inputs = hidden
+        for level in range(4):
+            for i in range(blocks):
+                halve = level > 0 and i == 0
+                body.append(_PreActivation(inputs, hidden * 2**level, halve))
+                inputs = hidden * 2**level
+        self.body = nn.Sequential(*body)
+        self.norm = nn.GroupNorm(8, inputs)
+        self.last = _zeroed(nn.Linear(inputs, outputs))
+
+    def forward(self, x: Tensor) -> Tensor:
+        if x.device.type == "cpu":
+            x = x.contiguous(memory_format=torch.channels_last)
+        h = self.body(self.first(self.gain * x))
+        return self.last(F.silu(self.norm(h)).mean((2, 3)))
+
+
+class _PreActivation(nn.Module):
+    def __init__(self, inputs: int, outputs: int, halve: bool) -> None:
+        super().__init__()
+        self.norm1, self.norm2 = nn.GroupNorm(8, inputs), nn.GroupNorm(8, outputs)
+        stride = 2 if halve else 1
+        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
+        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
+        nn.init.zeros_(self.conv2.weight)
+        self.shrink = nn.AvgPool2d(2, ceil_mode=True) if halve else nn.Identity()
+        self.match = (
+            nn.Conv2d(inputs, outputs, 1, bias=False) if inputs != outputs else nn.Identity()
+        )
+
+    def forward(self, x: Tensor) -> Tensor:
+        h = F.silu(self.norm1(x))
+        return self.match(self.shrink(x)) + self.conv2(F.silu(self.norm2(self.conv1(h))))
+
+
+class Branches(nn.Module):
+    """x ↦ (a(x), b(x), …), the vectors of several networks one after the other."""
+
+    def __init__(self, *nets: nn.Module) -> None:
+        super().__init__()
+        self.nets = nn.ModuleList(nets)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return torch.cat([net(x) for net in self.nets], 1)
+
+
 def _pyramid(shape: tuple[int, int, int], hidden: int) -> tuple[list[int], tuple[int, int]]:
     """Channels after each halving, and the size that is left."""
     _, H, W = shape
@@ -295,6 +376,11 @@ _MODE_DEPENDENT = (
     nn.modules.dropout._DropoutNd,
     nn.RReLU,
 )
+
+
+def channels_last(net: nn.Module) -> nn.Module:
+    """The network itself, its weights laid out so that convolutions are faster on CPUs."""
+    return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
 
 
 def refuse_mode_dependent(net: nn.Module, where: str) -> None:

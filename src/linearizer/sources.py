@@ -7,20 +7,24 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
+import torch
 from pydantic import Field, model_validator
 
 from . import data
 from .data import tables
+from .data.distilled import SUFFIXES, Distilled, Some, load_arrays
 from .data.files import Progress
 from .data.photos import one_photo
 from .data.stylised import Stylised
+from .networks import load_network
 from .perceptual import load_lpips
 from .settings import Settings, did_you_mean
-from .teachers import load_styles
+from .teachers import ENCODERS, load_styles
 
 __all__ = [
     "SOURCES",
     "DataSettings",
+    "DistilledSettings",
     "DynamicsSettings",
     "SeriesSettings",
     "Source",
@@ -138,6 +142,22 @@ class DynamicsSettings(DataSettings):
         return self
 
 
+class DistilledSettings(DataSettings):
+    """Data, and the network that is learned from."""
+
+    name: str = Field(
+        "dsprites",
+        min_length=1,
+        description="images (a data set by name, or a folder), or samples in a .npy, .npz or .csv",
+    )
+    teacher: str = Field(
+        "betah",
+        min_length=1,
+        description="the network: one of " + ", ".join(ENCODERS) + " (encoders of VAEs), or an "
+        ".onnx or .pt2 file, or FILE.py:NAME or MODULE:NAME of a torch module",
+    )
+
+
 #: How long a training trajectory lasts where it is not said.
 LASTS = {
     "pendulum": 5.0,
@@ -195,6 +215,35 @@ def _stylised(settings: StyleSettings, root: Path | None, progress: Progress | N
     train = Stylised(parts[0], styles, size, judge=judge)
     val = Stylised(parts[1].first(VALIDATED), styles, size, crops=1, judge=judge)
     return data.Data(name, train, val, parts[2], notes)
+
+
+def _distilled(
+    settings: DistilledSettings, root: Path | None, progress: Progress | None
+) -> data.Data:
+    """Samples with what the network gives for them."""
+    network = load_network(settings.teacher, root)
+    parts: tuple[Any, Any, Any]
+    if settings.name.lower().endswith(SUFFIXES):
+        if settings.size is not None:
+            raise ValueError("size is for images; samples in a file have the size they have.")
+        parts, notes = load_arrays(Path(settings.name).expanduser())
+        name = Path(settings.name).name
+    else:
+        loaded = data.load(settings.name, root, settings.size, progress=progress)
+        name, notes = loaded.name, loaded.notes
+        parts = loaded.train, loaded.val, loaded.test
+        if isinstance(loaded.train, data.Sprites):  # it has no split
+            sprites = loaded.train
+            order = torch.randperm(len(sprites), generator=torch.Generator().manual_seed(0))
+            val, test, train = order.split([HELD_OUT, HELD_OUT, len(order) - 2 * HELD_OUT])
+            parts = Some(sprites, train), Some(sprites, val), Some(sprites, test)
+            notes = (*notes, f"distilled from all but {2 * HELD_OUT:,} images of a fixed seed")
+    train, val, test = (Distilled(part, network) for part in parts)
+    return data.Data(name, train, val, test, notes)
+
+
+#: Sprites that are held out to validate, and as many to test.
+HELD_OUT = 5000
 
 
 def _series(settings: SeriesSettings, root: Path | None, progress: Progress | None) -> data.Data:
@@ -310,4 +359,5 @@ SOURCES: dict[str, Source] = {
         StyleSettings, _stylised, "--content", frozenset({"name", "teachers", "image"})
     ),
     "trajectories": Source(DynamicsSettings, _moves),
+    "distilled": Source(DistilledSettings, _distilled, paths=frozenset({"name", "teacher"})),
 }

@@ -1,8 +1,14 @@
-r"""Networks of others that a model learns from: fast neural style, from weights in files."""
+r"""Networks of others that a model learns from: fast neural style and encoders of VAEs.
+
+The layers are here, the weights come from files.
+"""
 
 from __future__ import annotations
 
+import json
+import pickle
 import re
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +16,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-__all__ = ["StyleNet", "load_style", "load_styles"]
+from .nets import channels_last
+
+__all__ = ["ENCODERS", "Burgess", "StyleNet", "load_encoder", "load_style", "load_styles"]
 
 #: Files that may hold weights.
 SUFFIXES = (".pth", ".pt", ".model", ".safetensors")
@@ -18,6 +26,20 @@ SUFFIXES = (".pth", ".pt", ".model", ".safetensors")
 SMALLEST = 5
 #: Statistics that instance norms of old stored, and never used.
 OBSOLETE = re.compile(r"(^|\.)in\d+\.running_(mean|var)$")
+#: name → folder of the encoder in ``disentangling_vae`` of the data folder
+ENCODERS: dict[str, str] = {
+    "vae": "VAE_dsprites",
+    "factor": "factor_dsprites",
+    "betah": "betaH_dsprites",
+    "betab": "betaB_dsprites",
+    "btcvae": "btcvae_dsprites",
+}
+#: What a file must be of, and what to do with any other one.
+VAE = "a Burgess VAE of disentangling-vae"
+INSTEAD = (
+    "Bring the model.pt of one; export any other network to ONNX or with torch.export (.pt2), or "
+    "name its code as file.py:attribute."
+)
 
 
 class StyleNet(nn.Module):
@@ -113,6 +135,63 @@ def _doubled(x: Tensor) -> Tensor:
     return F.interpolate(x, scale_factor=2.0, mode="nearest")
 
 
+class Burgess(nn.Module):
+    r"""The encoder of a VAE, images (n, C, H, H) to means (n, latents).
+
+    4×4 convolutions of stride 2 and 32 channels down to a side of 4 (four for 64×64, three for
+    32×32), two linear layers of 256, all with ReLU, and a last one whose outputs go mean,
+    log-variance, mean, log-variance, …; the means alone are given. The layers bear the names of
+    YannDubs/disentangling-vae.
+
+    Paper: Burgess et al., *Understanding disentangling in β-VAE*, 2018.
+
+    Arguments:
+        shape: (C, 64, 64) or (C, 32, 32).
+        latents: How many means.
+
+    Example:
+        >>> net = Burgess((3, 32, 32), latents=6)
+        >>> net(torch.rand(2, 3, 32, 32)).shape
+        torch.Size([2, 6])
+    """
+
+    def __init__(self, shape: tuple[int, int, int] = (1, 64, 64), latents: int = 10) -> None:
+        super().__init__()
+        if len(shape) != 3 or shape[0] < 1 or tuple(shape[1:]) not in ((32, 32), (64, 64)):
+            raise ValueError(
+                f"Burgess: expected images (C, 32, 32) or (C, 64, 64), got {tuple(shape)}."
+            )
+        if latents < 1:
+            raise ValueError(f"Burgess: expected 1 or more latents, got {latents}.")
+        self.shape, self.latents = tuple(shape), latents
+        self.conv1 = _halving(shape[0])
+        self.conv2 = _halving(32)
+        self.conv3 = _halving(32)
+        self.conv_64 = _halving(32) if shape[1] == 64 else None
+        self.lin1, self.lin2 = nn.Linear(32 * 4 * 4, 256), nn.Linear(256, 256)
+        self.mu_logvar_gen = nn.Linear(256, 2 * latents)
+
+    def extra_repr(self) -> str:
+        return f"shape={self.shape}, latents={self.latents}"
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Means (n, latents) of images (n, \\*shape) in [0, 1], in the dtype of the weights."""
+        if tuple(x.shape[1:]) != self.shape or not x.is_floating_point():
+            raise ValueError(
+                f"Burgess: expected images (n, {', '.join(map(str, self.shape))}) as floats in "
+                f"[0, 1], got {x.dtype} of shape {tuple(x.shape)}."
+            )
+        h = x.to(self.lin1.weight.dtype)
+        for conv in (self.conv1, self.conv2, self.conv3, self.conv_64):
+            h = h if conv is None else conv(h).relu()
+        h = self.lin2(self.lin1(h.flatten(1)).relu()).relu()
+        return self.mu_logvar_gen(h).unflatten(1, (self.latents, 2))[..., 0]
+
+
+def _halving(channels: int) -> nn.Conv2d:
+    return nn.Conv2d(channels, 32, 4, stride=2, padding=1)
+
+
 # -- weights in files --------------------------------------------------------------------------
 
 
@@ -176,23 +255,112 @@ def load_styles(folder: str | Path) -> dict[str, StyleNet]:
     return {p.stem: load_style(p) for p in files}
 
 
-def _read(path: Path) -> dict[str, Any]:
-    if not path.is_file():
-        what = "it is a folder" if path.is_dir() else "there is no such file"
+def load_encoder(path: str | Path) -> Burgess:
+    r"""The encoder of a VAE from a file, in evaluation mode and without gradients.
+
+    Takes what YannDubs/disentangling-vae trains and publishes; the network is in float32. Nothing
+    but tensors is read: a file cannot run code.
+
+    Arguments:
+        path: A folder with model.pt, and specs.json if it is there; or the .pt file.
+    """
+    path = Path(path).expanduser().absolute()
+    specs: dict[str, Any] = {}
+    if path.is_dir():
+        specs, path = _specs(path / "specs.json"), path / "model.pt"
+    everything = _read(path, VAE, INSTEAD)
+    found = {str(k): v for k, v in everything.items() if not str(k).startswith("decoder.")}
+    with torch.device("meta"):  # nothing is drawn: all weights are given
+        net = Burgess(*_sizes(found, specs))
+    expected = {f"encoder.{k}": tuple(v.shape) for k, v in net.state_dict().items()}
+    wrong = [k for k in expected if k not in found] or [k for k in found if k not in expected]
+    if wrong:
+        problem = "is absent" if wrong[0] in expected else "is unknown"
+        others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
         raise ValueError(
-            f"{path}: expected the weights of a style network, but {what}. Name a file that has "
-            "them."
+            f"{path}: expected the {len(expected)} tensors encoder.conv1.weight, … of {VAE} for "
+            f"images {net.shape}, but {wrong[0]} {problem}{others}. {INSTEAD}"
+        )
+    for name, shape in expected.items():
+        value = found[name]
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        if got != shape:
+            raise ValueError(
+                f"{path}: expected {name} of shape {shape} in {VAE} for images {net.shape} with "
+                f"{net.latents} latents, got {got}. {INSTEAD}"
+            )
+        if not value.is_floating_point() or not bool(value.isfinite().all()):
+            what = "NaN or infinite ones" if value.is_floating_point() else value.dtype
+            raise ValueError(
+                f"{path}: expected finite floats in {name}, found {what}. Copy the file here "
+                "again, or bring another one."
+            )
+    weights = {k.removeprefix("encoder."): found[k].to(torch.float32) for k in expected}
+    net.load_state_dict(weights, assign=True)
+    channels_last(net)  # 1.7 times as fast
+    return net.requires_grad_(False).eval()
+
+
+def _specs(path: Path) -> dict[str, Any]:
+    """Sizes that stand beside the weights; none where there is no such file."""
+    if not path.is_file():
+        return {}
+    try:
+        specs = json.loads(path.read_text(encoding="utf-8"))
+        size, latents = specs["img_size"], specs["latent_dim"]
+        whole = all(type(n) is int and n > 0 for n in (*size, latents)) and len(size) == 3
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ValueError(
+            f"{path}: expected img_size and latent_dim, but it cannot be read "
+            f"({type(error).__name__}: {_reason(error)}). Mend it, or take it away: the weights "
+            "tell the sizes too."
+        ) from error
+    if not whole or size[1:] not in ([32, 32], [64, 64]):
+        raise ValueError(
+            f"{path}: expected img_size [C, 64, 64] or [C, 32, 32] and a latent_dim of 1 or more, "
+            f"got {size} and {latents}. Mend it, or take it away: the weights tell the sizes too."
+        )
+    return specs
+
+
+def _sizes(found: dict[str, Any], specs: dict[str, Any]) -> tuple[tuple[int, int, int], int]:
+    """Image and latents, as the specs say or else the weights do."""
+    if specs:
+        channels, height, width = specs["img_size"]
+        return (channels, height, width), specs["latent_dim"]
+    first, last = (found.get(f"encoder.{k}") for k in ("conv1.weight", "mu_logvar_gen.bias"))
+    channels = first.shape[1] if isinstance(first, Tensor) and first.ndim == 4 else 1
+    latents = len(last) // 2 if isinstance(last, Tensor) and last.ndim == 1 else 10
+    side = 64 if "encoder.conv_64.weight" in found else 32
+    return (max(1, channels), side, side), max(1, latents)
+
+
+def _read(path: Path, what: str = "a style network", instead: str = "") -> dict[str, Any]:
+    """Tensors by name; ``instead`` is told about files that may hold code."""
+    if not path.is_file():
+        state = "it is a folder" if path.is_dir() else "there is no such file"
+        raise ValueError(
+            f"{path}: expected the weights of {what}, but {state}. Name a file that has them."
         )
     try:
         if path.suffix.lower() == ".safetensors":
             from safetensors.torch import load_file
 
             return load_file(path)
-        found: Any = torch.load(path, map_location="cpu", weights_only=True)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # about TorchScript, which is an error below
+            found: Any = torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")
+        named = re.search(r"GLOBAL (\S+)|(TorchScript)", str(error))
+        if instead and (named or isinstance(error, pickle.UnpicklingError)):
+            other = (named[1] or named[2]) if named else "something else"
+            raise ValueError(
+                f"{path}: expected the weights of {what} as plain tensors, but it holds {other}: "
+                f"such a file may hold code, which is not run. {instead}"
+            ) from error
         raise ValueError(
-            f"{path}: expected tensors, but it cannot be read ({reason}). Copy it here again."
+            f"{path}: expected tensors, but it cannot be read ({_reason(error)}). Copy it here "
+            "again."
         ) from error
     if not isinstance(found, dict):
         raise ValueError(
@@ -200,3 +368,9 @@ def _read(path: Path) -> dict[str, Any]:
             "state_dict()."
         )
     return found
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, pickle.UnpicklingError):  # torch's words say how to run what it holds
+        return "it holds something else than tensors"
+    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

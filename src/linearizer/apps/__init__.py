@@ -17,6 +17,7 @@ APPS = {
     "forecast": "rows of a table to the rows that follow, with intervals",
     "dynamics": "states to states at any time, before or after, by one generator",
     "attributes": "images to class scores or attributes, with a rectangular core",
+    "disentangle": "what a network of yours (or an encoder of a VAE) gives, as a Linearizer",
 }
 
 

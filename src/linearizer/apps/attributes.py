@@ -5,6 +5,7 @@ Paper: appendix E (further experiments), the attribute classifier.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -13,19 +14,16 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..bijections import Bijection, Chain, Flatten, glow, mlp
 from ..draws import Draw
 from ..linearizer import Linearizer
-from ..operators import Dense
 from ..pictures import image_grid
-from ..settings import Settings
-from ..spaces import Space
 from .base import App
+from .readout import Readout, ReadoutConfig
 
-__all__ = ["APP", "Attributes", "Config", "loss", "measure"]
+__all__ = ["APP", "Attributes", "Config", "augmented", "loss", "measure", "score_loss"]
 
 
-class Config(Settings):
+class Config(ReadoutConfig):
     """Settings of the model."""
 
     shape: tuple[int, int, int] = Field((1, 8, 8), description="images, (C, H, W)")
@@ -33,91 +31,123 @@ class Config(Settings):
     kind: Literal["classes", "attributes"] = Field(
         "classes", description="exactly one of the names, or any of them"
     )
-    g: Literal["auto", "mlp", "glow"] = Field(
-        "auto", description="stack on the images; auto is mlp up to 256 pixels, else glow"
-    )
-    blocks: int = Field(6, ge=1, description="blocks on the images")
-    hidden: int | None = Field(
-        None, ge=1, description="width of the conditioners on the images; 256 for mlp, 16 for glow"
-    )
-    output_blocks: int = Field(2, ge=1, description="blocks on the scores")
-    output_hidden: int = Field(64, ge=1, description="width of the conditioners on the scores")
-    noise: float = Field(0.05, ge=0, description="added to the images; a density needs a little")
-    likelihood: float = Field(1.0, ge=0, description="weight of −log p(x)/dim")
     score: float = Field(10.0, ge=0, description="weight of the error of the scores")
-    save_memory: bool = Field(False, description="activation memory constant in depth")
+    flip: bool = Field(False, description="train on mirrored images, too")
+    move: float = Field(0.0, ge=0, le=0.5, description="largest shift, turn and zoom in training")
+    light: float = Field(0.0, ge=0, le=1, description="largest change of light in training")
 
 
 class Attributes(nn.Module):
-    """``model()`` is the Linearizer from images to scores."""
+    """``model()`` is the Linearizer from images to scores.
+
+    With ``encoder`` as g the scores are logits, else near 1 for the class or attribute.
+    """
+
+    typical: Tensor
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        images = Space(_on_images(config))
-        outputs = len(config.names)
-        scores = Space(
-            mlp(outputs, blocks=config.output_blocks, hidden=config.output_hidden)
-            if outputs > 1
-            else Flatten((1,))
-        )
-        core = torch.randn(outputs, images.dim) / images.dim**0.5
-        self.f = Linearizer(images, Dense(nn.Parameter(core)), scores)
+        count = len(config.names)
+        self.read = Readout(config, count)
+        eye = torch.eye(count)
+        start = eye if config.kind == "classes" else torch.stack([-torch.ones(count), eye.sum(0)])
+        #: Mean scores of the images of each class, or without and with each attribute.
+        self.register_buffer("typical", start)
 
     def forward(self) -> Linearizer:
-        return self.f
+        return self.read()
+
+    @property
+    def logits(self) -> bool:
+        """Whether the scores are log-odds."""
+        return self.read.encodes
 
     def initialize(self, batch: Any) -> None:
-        """ActNorm of both g, from images and wanted scores with a little noise."""
-        draw = Draw(0)
-        x, wanted = batch.x, self.wanted(batch.y)
-        self.f.source.g.initialize(x + self.config.noise * draw.normal(x))
-        self.f.target.g.initialize(wanted + 0.1 * draw.normal(wanted))
+        """What depends on data in both g."""
+        self.read.initialize(batch.x, self.wanted(batch.y))
 
     def wanted(self, y: Tensor) -> Tensor:
-        """Scores that the labels ask for, (n, outputs): one-hot, or ±1 for each attribute."""
-        like = self.f.operator._tensor
+        """Scores that images with these labels have, or should have, (n, outputs)."""
         if self.config.kind == "classes":
-            return F.one_hot(y, len(self.config.names)).to(like)
-        return y.to(like) * 2 - 1
+            return self.typical[y]
+        without, with_ = self.typical
+        return torch.where(y > 0.5, with_, without)
 
 
-def _on_images(config: Config) -> Bijection:
-    C, H, W = config.shape
-    squeezable = C % 2 == 0 or (H % 2 == 0 and W % 2 == 0)
-    auto = "glow" if C * H * W > 256 and squeezable else "mlp"
-    if (auto if config.g == "auto" else config.g) == "glow":
-        return glow(
-            config.shape,
-            blocks=config.blocks,
-            hidden=config.hidden or 16,
-            save_memory=config.save_memory,
-        )
-    body = mlp(C * H * W, blocks=config.blocks, hidden=config.hidden or 256)
-    return Chain(Flatten(config.shape), *body, save_memory=config.save_memory)
+def augmented(x: Tensor, config: Config, draw: Draw) -> Tensor:
+    """The images mirrored, moved and lit at random, as the settings allow."""
+    one = x[:, :1, 0, 0]
+    if config.flip:
+        x = torch.where(draw.uniform(one)[:, :, None, None] < 0.5, x.flip(3), x)
+    if config.move:
+        u = config.move * (2 * draw.uniform(one.expand(-1, 4)) - 1)
+        zoom, angle = 1 + u[:, 0], u[:, 1]
+        cos, sin = zoom * angle.cos(), zoom * angle.sin()
+        map_ = torch.stack([cos, -sin, u[:, 2], sin, cos, u[:, 3]], 1).reshape(-1, 2, 3)
+        grid = F.affine_grid(map_, list(x.shape), align_corners=False)
+        x = F.grid_sample(x, grid, padding_mode="reflection", align_corners=False)
+    if config.light:
+        u = config.light * (2 * draw.uniform(one.expand(-1, 2)) - 1)
+        x = x * (1 + u[:, :1, None, None]) + 0.5 * u[:, 1:, None, None]
+    return x
+
+
+def score_loss(scores: Tensor, y: Tensor, kind: str) -> Tensor:
+    """−log p of the labels, with the scores as logits; for attributes the mean over them."""
+    if kind == "classes":
+        return F.cross_entropy(scores, y)
+    return F.binary_cross_entropy_with_logits(scores, y.to(scores))
 
 
 def loss(model: Attributes, batch: Any, draw: Draw) -> dict[str, Tensor]:
-    r"""score·‖f(x) − y‖²/k + likelihood·(−log p(x)/dim), p the Gaussian pulled back through g_x.
+    r"""score·error, and what g_x is trained for besides (see ``Readout.terms``).
 
-    The second term makes g_x⁻¹ of coordinates near the data's an image.
+    The error is −log p(y) of logits, and ‖f(x) − y‖²/k of other scores.
     """
-    config, f = model.config, model.f
-    x = batch.x + config.noise * draw.normal(batch.x)
-    z, log_det = f.source.g.with_log_det(x)
-    error = f.target.points(f.operator(z)) - model.wanted(batch.y)
-    unlikely = (0.5 * z.square().sum(1) - log_det).mean() / f.source.dim
-    return {"scores": config.score * error.square().mean(), "-log p": config.likelihood * unlikely}
+    config = model.config
+    scores, terms = model.read.terms(augmented(batch.x, config, draw), draw)
+    if model.logits:
+        error = score_loss(scores, batch.y, config.kind)
+    else:
+        error = (scores - model.wanted(batch.y)).square().mean()
+    return {"scores": config.score * error, **terms}
 
 
 def measure(model: Attributes, batch: Any, draw: Draw) -> dict[str, Tensor]:
-    """Accuracy and squared error of the scores, for each sample."""
-    scores, wanted = model.f(batch.x), model.wanted(batch.y)
+    """Accuracy and error of the scores, for each sample."""
+    scores, y = model()(batch.x), batch.y
     if model.config.kind == "classes":
-        right = (scores.argmax(1) == batch.y).to(scores)
+        right = (scores.argmax(1) == y).to(scores)
+        unlikely = F.cross_entropy(scores, y, reduction="none")
     else:
-        right = ((scores > 0) == (wanted > 0)).to(scores).mean(1)
-    return {"accuracy": right, "score error": (scores - wanted).square().mean(1)}
+        right = ((scores > 0) == (y > 0.5)).to(scores).mean(1)
+        unlikely = F.binary_cross_entropy_with_logits(scores, y.to(scores), reduction="none").mean(
+            1
+        )
+    if model.logits:
+        return {"accuracy": right, "-log p(y)": unlikely}
+    return {"accuracy": right, "score error": (scores - model.wanted(y)).square().mean(1)}
+
+
+@torch.no_grad()
+def finish(model: Attributes, data: Any) -> None:
+    """Uncorrelated coordinates, and the mean scores of each class or attribute."""
+    if not model.logits:
+        return
+    model.read.settle(data.train)
+    f, train = model(), data.train
+    scores = torch.cat([f(x) for x in model.read.some(train, 20_000)])
+    y = train.batch(torch.arange(len(scores))).y
+    if model.config.kind == "classes":
+        marks = F.one_hot(y, len(model.config.names)).to(scores)
+        groups = [(marks.mT @ scores) / marks.sum(0).clamp_min(1)[:, None]]
+    else:
+        groups = [
+            ((scores * mark).sum(0) / mark.sum(0).clamp_min(1))[None]
+            for mark in (1 - y.to(scores), y.to(scores))
+        ]
+    model.typical.copy_(torch.cat(groups))
 
 
 def facts(data: Any) -> dict[str, Any]:
@@ -136,15 +166,27 @@ def facts(data: Any) -> dict[str, Any]:
 @torch.no_grad()
 def preview(model: Attributes, data: Any, path: Path) -> None:
     """The least-norm image of each class (or attribute), f†(y)."""
-    f, names = model.f, model.config.names
-    eye = torch.eye(len(names)).to(f.operator._tensor)
-    wanted = eye if model.config.kind == "classes" else 2 * eye
+    f, names = model(), model.config.names
     shown = names[:10]
+    y = torch.arange(len(names)) if model.config.kind == "classes" else torch.eye(len(names))
     part = "" if len(shown) == len(names) else f", the first {len(shown)} of {len(names)}"
+    wanted = model.wanted(y)
+    if model.config.kind == "attributes":  # the others as they are on average
+        middle = f(f.source.zero())
+        wanted = torch.where(torch.eye(len(names)) > 0, wanted, middle)
     images = f.pinv()(wanted[: len(shown)])
     labels = [n if len(n) < 9 else n[:7] + "…" for n in shown]
     image_grid(path, [images], ["f†(y)"], labels, f"Least-norm images{part}")
 
+
+def _epochs(n: int, images: int, batch: int) -> int:
+    return math.ceil(n * images / batch)
+
+
+_FACES = {
+    "g": "encoder", "net": "residual", "hidden": 24, "extra": 88, "decoder_hidden": 24,
+    "output_blocks": 0, "score": 1.0, "flip": True, "move": 0.1, "light": 0.2,
+}  # fmt: skip
 
 APP = App(
     name="attributes",
@@ -158,5 +200,17 @@ APP = App(
     facts=facts,
     decided=("shape", "names", "kind"),
     preview=preview,
+    finish=finish,
     training={"steps": 1000, "batch": 128, "rate": 2e-3},
-)
+    presets={
+        "celeba": {
+            "data": {"name": "celeba"},
+            "model": _FACES,
+            "training": {
+                "steps": _epochs(40, 8000, 64), "batch": 64, "rate": 2e-3, "ema": 0.998,
+                "weight_decay": 0.05, "warmup": 100, "validate_every": 500,
+                "checkpoint_every": 500,
+            },
+        },
+    },
+)  # fmt: skip

@@ -9,13 +9,14 @@ from .forecasts import (
     forecast_loss,
     forecast_measure,
 )
-from .images import Autoencoder, autoencoder_loss, ign_loss, ign_noise, train_for
+from .images import Autoencoder, ResNet18, autoencoder_loss, ign_loss, ign_noise, train_for
 
 __all__ = [
     "Autoencoder",
     "DLinear",
     "LastValue",
     "PatchTST",
+    "ResNet18",
     "RidgeLinear",
     "autoencoder_loss",
     "forecast_errors",

@@ -1,4 +1,4 @@
-r"""What maps of images are compared with: an autoencoder, and idempotency by training."""
+r"""What maps of images are compared with: an autoencoder, idempotency by training, a ResNet-18."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..draws import Draw
 from ..nets import FromVector, ToVector
 from ..training import Loss, Training, fit
 
-__all__ = ["Autoencoder", "autoencoder_loss", "ign_loss", "ign_noise", "train_for"]
+__all__ = ["Autoencoder", "ResNet18", "autoencoder_loss", "ign_loss", "ign_noise", "train_for"]
 
 
 class Autoencoder(nn.Module):
@@ -37,6 +37,51 @@ class Autoencoder(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.decode(self.encode(x))
+
+
+class ResNet18(nn.Module):
+    r"""He et al., *Deep Residual Learning*, 2016: 7×7 of stride 2, eight blocks of two 3×3.
+
+    Arguments:
+        channels: Of the images, in [0, 1].
+        outputs: How many scores.
+    """
+
+    def __init__(self, channels: int, outputs: int) -> None:
+        super().__init__()
+        layers: list[nn.Module] = [
+            nn.Conv2d(channels, 64, 7, stride=2, padding=3, bias=False),
+            nn.BatchNorm2d(64), nn.ReLU(), nn.MaxPool2d(3, stride=2, padding=1),
+        ]  # fmt: skip
+        inputs = 64
+        for width in (64, 128, 256, 512):
+            layers += [_Basic(inputs, width), _Basic(width, width)]
+            inputs = width
+        self.layers = nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten())
+        self.last = nn.Linear(512, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = (4 * x - 2).contiguous(memory_format=torch.channels_last)
+        return self.last(self.layers(x))
+
+
+class _Basic(nn.Module):
+    def __init__(self, inputs: int, width: int) -> None:
+        super().__init__()
+        stride = 1 if inputs == width else 2
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, width, 3, stride=stride, padding=1, bias=False),
+            nn.BatchNorm2d(width), nn.ReLU(),
+            nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width),
+        )  # fmt: skip
+        self.match: nn.Module = nn.Identity()
+        if stride == 2:
+            self.match = nn.Sequential(
+                nn.Conv2d(inputs, width, 1, stride=2, bias=False), nn.BatchNorm2d(width)
+            )
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.body(x) + self.match(x)).relu()
 
 
 def autoencoder_loss(model: nn.Module, batch: Any, draw: Draw) -> dict[str, Tensor]:

@@ -1,13 +1,13 @@
 """Invertible networks g: the contract, its layers, ready-made stacks, and wrappers of peers'."""
 
 from .adapters import from_freia, from_nflows, from_normflows, from_zuko
-from .axes import OnPart, PrincipalAxes
+from .axes import FinestWaves, OnPart, PrincipalAxes
 from .base import Bijection, Chain, Flatten, resized
 from .coupling import AdditiveCoupling, AffineCoupling
 from .mixing import ActNorm, Conv1x1, InvertibleLinear
 from .reshape import PixelShuffle, SpatialSplit2x2, Squeeze
 from .series import LevelAndWaves, Monotone, Swap
-from .stacks import glow, mlp, patches, revnet, subspace
+from .stacks import encoder, glow, mlp, patches, revnet, subspace
 from .twist import Twist
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Bijection",
     "Chain",
     "Conv1x1",
+    "FinestWaves",
     "Flatten",
     "InvertibleLinear",
     "LevelAndWaves",
@@ -28,6 +29,7 @@ __all__ = [
     "Squeeze",
     "Swap",
     "Twist",
+    "encoder",
     "from_freia",
     "from_nflows",
     "from_normflows",

@@ -7,14 +7,24 @@ from collections.abc import Callable
 import torch
 from torch import Tensor, nn
 
-from ..nets import MLP, Bottleneck, FromVector, LocalConv, ResidualConv, ToVector
-from .axes import OnPart, PrincipalAxes
+from ..nets import (
+    MLP,
+    Bottleneck,
+    Branches,
+    FromVector,
+    LocalConv,
+    ResidualConv,
+    ResNet,
+    ToVector,
+    channels_last,
+)
+from .axes import FinestWaves, OnPart, PrincipalAxes
 from .base import Bijection, Chain, Flatten
 from .coupling import AdditiveCoupling, AffineCoupling
 from .mixing import ActNorm, InvertibleLinear
 from .reshape import PixelShuffle, SpatialSplit2x2, Squeeze
 
-__all__ = ["glow", "mlp", "patches", "revnet", "subspace"]
+__all__ = ["encoder", "glow", "mlp", "patches", "revnet", "subspace"]
 
 #: (input channels, output channels) ↦ network
 Conditioner = Callable[[int, int], nn.Module]
@@ -293,16 +303,80 @@ def subspace(
     return Chain(*layers)
 
 
+def encoder(
+    shape: tuple[int, int, int],
+    outputs: int,
+    extra: int = 0,
+    net: str = "conv",
+    hidden: int = 32,
+    decoder_hidden: int = 16,
+    spread: float = 0.01,
+) -> Chain:
+    r"""An image as (u, w): u what networks say of it, w what a decoder cannot tell from u.
+
+    FinestWaves sets as many of the finest waves apart as u is long, and then u ← u + E(w) and
+    w ← w − D(u). So the first ``outputs`` coordinates are any network of almost all of the image,
+    the next ``extra`` those of a second one, and with w = 0 the inverse is the decoder D: an exact
+    bijection of all of x. A last layer turns and scales u to uncorrelated coordinates of variance
+    1 (see ``PrincipalAxes.initialize``); until it is set it is the identity.
+
+    The chain holds the layers in this order: waves, E, D, the last one.
+
+    Arguments:
+        shape: (C, H, W).
+        outputs: Coordinates of the first network.
+        extra: Coordinates of the second one, a ``nets.ToVector``.
+        net: The first network: "conv" (``nets.ToVector``), or "residual" (``nets.ResNet``).
+        hidden: Its channels.
+        decoder_hidden: Channels of D and of the second network.
+        spread: Standard deviation of the waves that E adds to. The less, the closer u is to E; the
+            more, the less of those waves is in the images that D makes.
+
+    Example:
+        >>> g = encoder((1, 16, 16), outputs=3, hidden=8).initialize(torch.rand(20, 1, 16, 16))
+        >>> x = torch.rand(4, 1, 16, 16)
+        >>> torch.allclose(g.inverse(g(x)), x, atol=1e-4)
+        True
+    """
+    _positive("encoder", outputs=outputs, hidden=hidden, decoder_hidden=decoder_hidden)
+    _image("encoder", shape)
+    if net not in ("conv", "residual"):
+        raise ValueError(f'encoder: expected net "conv" or "residual", got {net!r}.')
+    if not isinstance(extra, int) or extra < 0:
+        raise ValueError(f"encoder: expected extra to be a whole number ≥ 0, got {extra!r}.")
+    rank = outputs + extra
+    waves = FinestWaves(shape, rank, spread)
+    dense = max(256, 8 * decoder_hidden)
+    first: nn.Module = (
+        ResNet(shape, outputs, hidden)
+        if net == "residual"
+        else ToVector(shape, outputs, hidden, max(256, 8 * hidden))
+    )
+    nets = [first, ToVector(shape, extra, decoder_hidden, dense)] if extra else [first]
+    encode = channels_last(Branches(*nets))
+    decode = channels_last(FromVector(rank, shape, decoder_hidden, dense))
+    return Chain(
+        waves,
+        AdditiveCoupling((waves.dim,), _OfRest(waves, encode), "first", cut=rank),
+        AdditiveCoupling((waves.dim,), _ToRest(waves, decode), "second", cut=rank),
+        OnPart(PrincipalAxes((rank,), rank), waves.dim),
+    )
+
+
 class _OfRest(nn.Module):
     """w ↦ net(x), x the image that has no part along the leading axes."""
 
-    def __init__(self, axes: PrincipalAxes, net: nn.Module) -> None:
+    def __init__(self, axes: PrincipalAxes | FinestWaves, net: nn.Module) -> None:
         super().__init__()
         self.axes, self.net = axes, net
 
-    def forward(self, w: Tensor) -> Tensor:
+    def image(self, w: Tensor) -> Tensor:
+        """x, (n, *shape)."""
         zero = w.new_zeros(w.shape[0], self.axes.rank)
-        return self.net(self.axes.turn_back(zero, w).reshape(-1, *self.axes.shape))
+        return self.axes.turn_back(zero, w).reshape(-1, *self.axes.shape)
+
+    def forward(self, w: Tensor) -> Tensor:
+        return self.net(self.image(w))
 
 
 class _Nearer(nn.Module):
@@ -323,7 +397,7 @@ class _Nearer(nn.Module):
 class _ToRest(nn.Module):
     """u ↦ −P⊥ net(u), the part of an image that is not along the leading axes."""
 
-    def __init__(self, axes: PrincipalAxes, net: nn.Module) -> None:
+    def __init__(self, axes: PrincipalAxes | FinestWaves, net: nn.Module) -> None:
         super().__init__()
         self.axes, self.net = axes, net
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from . import celeba, dsprites, mnist, photos, tables
+from .distilled import Arrays, Distilled, load_arrays
 from .dsprites import Sprites
 from .dynamics import SYSTEMS, Pair, Pairs, Trajectories, pairs, simulate
 from .files import Progress, root_folder
@@ -25,8 +26,10 @@ from .trajectories import read_trajectories
 __all__ = [
     "NAMES",
     "SYSTEMS",
+    "Arrays",
     "Batch",
     "Data",
+    "Distilled",
     "Images",
     "Moment",
     "Pair",
@@ -41,6 +44,7 @@ __all__ = [
     "Windows",
     "fetch",
     "load",
+    "load_arrays",
     "pairs",
     "read_csv",
     "read_images",
@@ -66,9 +70,9 @@ class Data(NamedTuple):
     r"""Three parts of one source, and sentences to print beside results."""
 
     name: str
-    train: Images | Photos | Stylised | Windows | Timed | Sprites | Pairs
-    val: Images | Photos | Stylised | Windows | Timed | Sprites | Pairs
-    test: Images | Photos | Windows | Timed | Sprites | Pairs
+    train: Images | Photos | Stylised | Windows | Timed | Sprites | Pairs | Distilled
+    val: Images | Photos | Stylised | Windows | Timed | Sprites | Pairs | Distilled
+    test: Images | Photos | Windows | Timed | Sprites | Pairs | Distilled
     notes: tuple[str, ...]
 
 

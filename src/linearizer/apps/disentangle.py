@@ -1,0 +1,143 @@
+r"""A network of others as a Linearizer: f(x) = g_y⁻¹(A g_x(x)) ≈ the network, by distillation.
+
+Paper: appendix E (further experiments): encoders of VAE, FactorVAE and β-VAE on dSprites.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+
+from ..draws import Draw
+from ..linearizer import Linearizer
+from ..pictures import image_grid
+from .base import App
+from .readout import Readout, ReadoutConfig
+
+__all__ = ["APP", "Config", "Distillation", "loss", "measure"]
+
+
+class Config(ReadoutConfig):
+    """Settings of the model."""
+
+    shape: tuple[int, ...] = Field((1, 64, 64), description="of what the network takes")
+    outputs: int = Field(10, ge=1, description="numbers that the network gives")
+    output_blocks: int = Field(1, ge=0, description="blocks on the outputs; 0 for scales alone")
+    likelihood: float = Field(0.1, ge=0, description="weight of −log p(x)/dim of mlp and glow")
+    noise: float = Field(0.0, ge=0, description="added to the data of mlp and glow")
+    spread: float = Field(
+        0.01, gt=0, description="deviation of the finest waves of the data, which encoder adds to"
+    )
+    error: float = Field(10.0, ge=0, description="weight of the error of the outputs")
+
+
+class Distillation(nn.Module):
+    """``model()`` is the Linearizer that stands in for the network."""
+
+    mean: Tensor
+    spread: Tensor
+
+    def __init__(self, config: Config) -> None:
+        super().__init__()
+        self.config = config
+        self.read = Readout(config, config.outputs)
+        #: Mean and standard deviation of each output of the network.
+        self.register_buffer("mean", torch.zeros(config.outputs))
+        self.register_buffer("spread", torch.ones(config.outputs))
+
+    def forward(self) -> Linearizer:
+        return self.read()
+
+    def initialize(self, batch: Any) -> None:
+        """What depends on data in both g."""
+        self.read.initialize(batch.x, batch.y)
+
+
+def loss(model: Distillation, batch: Any, draw: Draw) -> dict[str, Tensor]:
+    r"""error·‖(f(x) − y)/s‖²/k with s the spread of each output, and what g_x is trained for."""
+    y, terms = model.read.terms(batch.x, draw)
+    error = ((y - batch.y) / model.spread).square().mean()
+    return {"outputs": model.config.error * error, **terms}
+
+
+def measure(model: Distillation, batch: Any, draw: Draw) -> dict[str, Tensor]:
+    """For each sample 1 − ‖(f(x) − y)/s‖²/k, whose mean is R² over the outputs; and the error."""
+    gap = model()(batch.x) - batch.y
+    return {
+        "R2": 1 - (gap / model.spread).square().mean(1),
+        "largest error": gap.abs().amax(1),
+    }
+
+
+@torch.no_grad()
+def start(model: Distillation, data: Any) -> None:
+    """Mean and spread of the network's outputs, from samples all over the data."""
+    train = data.train
+    index = torch.randint(len(train), (4096,), generator=torch.Generator().manual_seed(0))
+    y = torch.cat([train.batch(i).y for i in index.split(512)])
+    spread = y.std(0)
+    if dead := (spread < 1e-6 * y.abs().mean().clamp_min(1e-6)).nonzero().flatten().tolist():
+        raise ValueError(
+            f"distill: output {', '.join(map(str, dead[:8]))} of {y.shape[1]} of the network is "
+            "the same for all data, so nothing can be learned of it. Leave it out, or give other "
+            "data."
+        )
+    model.mean.copy_(y.mean(0))
+    model.spread.copy_(spread)
+
+
+@torch.no_grad()
+def finish(model: Distillation, data: Any) -> None:
+    """Uncorrelated coordinates."""
+    model.read.settle(data.train)
+
+
+def facts(data: Any) -> dict[str, Any]:
+    """Shapes, which the data and the network decide."""
+    return {"shape": data.train.shape, "outputs": data.train.outputs}
+
+
+@torch.no_grad()
+def preview(model: Distillation, data: Any, path: Path) -> None:
+    """Images, what their outputs alone say of them, and walks along some outputs by f†."""
+    f = model()
+    if len(f.source.shape) != 3:
+        return
+    index = torch.linspace(0, len(data.val) - 1, 10).long()
+    x = data.val.batch(index).x.to(model.spread)
+    back = f.pinv()
+    rows, labels = [x, back(f(x))], ["x", "f†(f(x))"]
+    for k in range(min(6, model.config.outputs)):
+        y = f(x[4:5]).repeat(10, 1)
+        y[:, k] = model.mean[k] + model.spread[k] * torch.linspace(-2, 2, 10)
+        rows.append(f.back_project(x[4:5].expand(10, -1, -1, -1), y))
+        labels.append(f"output {k}")
+    image_grid(path, rows, labels, [""] * 10, "Images, least-norm images, and one changed output")
+
+
+_SPRITES = {"g": "encoder", "net": "conv", "hidden": 24, "decoder_hidden": 16}
+
+APP = App(
+    name="disentangle",
+    Config=Config,
+    model=Distillation,
+    loss=loss,
+    measure=measure,
+    metric="R2",
+    maximize=True,
+    linearizer=Distillation.forward,
+    facts=facts,
+    decided=("shape", "outputs"),
+    preview=preview,
+    start=start,
+    finish=finish,
+    data="dsprites",
+    source="distilled",
+    training={"steps": 4000, "batch": 128, "rate": 1e-3, "ema": 0.995, "validate_every": 1000,
+              "checkpoint_every": 500},
+    presets={"dsprites": {"data": {"name": "dsprites"}, "model": _SPRITES}},
+)  # fmt: skip

@@ -1,0 +1,233 @@
+r"""What attributes and distilled networks share: data to a few numbers, f(x) = g_y⁻¹(A g_x(x)).
+
+Paper: appendix E (further experiments), which use a rectangular core.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Literal, cast
+
+import torch
+import torch.nn.functional as F
+from pydantic import Field
+from torch import Tensor, nn
+
+from ..bijections import ActNorm, Bijection, Chain, Flatten, encoder, glow, mlp
+from ..draws import Draw
+from ..linearizer import Linearizer
+from ..operators import Dense, LowRank
+from ..settings import Settings
+from ..spaces import Space
+
+__all__ = ["Readout", "ReadoutConfig"]
+
+
+class ReadoutConfig(Settings):
+    """Settings of the two g and of how g_x is trained besides."""
+
+    shape: tuple[int, ...] = Field((1, 8, 8), description="of the data, (C, H, W) or (dim,)")
+    g: Literal["auto", "encoder", "mlp", "glow"] = Field(
+        "auto",
+        description="stack on the data; auto is encoder for images above 256 numbers, else mlp",
+    )
+    net: Literal["auto", "conv", "residual"] = Field(
+        "auto", description="network of encoder; auto is residual from 32×32 in colour on"
+    )
+    blocks: int = Field(6, ge=1, description="blocks of mlp and glow")
+    hidden: int | None = Field(
+        None,
+        ge=1,
+        description="width of networks on the data; 256 for mlp, 16 for glow, 32 for encoder",
+    )
+    extra: int = Field(
+        0, ge=0, description="coordinates of encoder that tell what the outputs do not"
+    )
+    decoder_hidden: int = Field(16, ge=1, description="channels of the decoder of encoder")
+    output_blocks: int = Field(2, ge=0, description="blocks on the outputs; 0 for scales alone")
+    output_hidden: int = Field(64, ge=1, description="width of the conditioners on the outputs")
+    noise: float = Field(0.05, ge=0, description="added to the data of mlp and glow")
+    likelihood: float = Field(1.0, ge=0, description="weight of −log p(x)/dim of mlp and glow")
+    decode: float = Field(5.0, ge=0, description="weight of what the decoder misses, ‖w‖²/dim")
+    decode_every: int = Field(
+        4, ge=1, description="the decoder learns from every such sample: it is the slowest part"
+    )
+    agree: float = Field(
+        0.05, ge=0, description="weight of how far the network is from what the decoder was given"
+    )
+    spread: float = Field(
+        0.1, gt=0, description="deviation of the finest waves of the data, which encoder adds to"
+    )
+    prior: float = Field(0.1, ge=0, description="weight of ‖u‖²/dim of the extra coordinates u")
+    blur: float = Field(0.3, ge=0, description="noise on the extra while the decoder learns")
+    save_memory: bool = Field(False, description="activation memory constant in depth")
+
+
+class Readout(nn.Module):
+    r"""``model()`` is the Linearizer from data to ``outputs`` numbers.
+
+    With ``encoder`` as g_x the core sees the coordinates u alone, of which the first are a network
+    of the data; :meth:`settle` makes u uncorrelated and of variance 1 after training. Then f†(y) is
+    the most likely point for y, if u is Gaussian.
+    """
+
+    def __init__(self, config: ReadoutConfig, outputs: int) -> None:
+        super().__init__()
+        self.config, self.outputs = config, outputs
+        self.source = Space(_on_data(config, outputs))
+        last = ActNorm((outputs,))
+        self.target = Space(
+            Chain(*mlp(outputs, config.output_blocks, config.output_hidden), last)
+            if outputs > 1 and config.output_blocks
+            else last
+        )
+        self.width = outputs + config.extra if self.encodes else self.source.dim
+        core = (
+            torch.eye(outputs, self.width)
+            if self.encodes
+            else torch.randn(outputs, self.width) / self.width**0.5
+        )
+        self.weight = nn.Parameter(core)
+
+    @property
+    def encodes(self) -> bool:
+        """Whether g_x is ``encoder``."""
+        return _kind(self.config) == "encoder"
+
+    def forward(self) -> Linearizer:
+        if not self.encodes:
+            return Linearizer(self.source, Dense(self.weight), self.target)
+        V = F.pad(self.weight.mT, (0, 0, 0, self.source.dim - self.width))
+        eye = torch.eye(self.outputs, dtype=V.dtype, device=V.device)
+        return Linearizer(self.source, LowRank(eye, V), self.target)
+
+    def initialize(self, x: Tensor, y: Tensor) -> None:
+        """What depends on data in both g, from data and wanted outputs with a little noise."""
+        draw = Draw(0)
+        if self.encodes:
+            Chain(*self._layers()[:3]).initialize(x)
+        else:
+            self.source.g.initialize(x + self.config.noise * draw.normal(x))
+        self.target.g.initialize(y + 0.1 * y.std().clamp_min(1e-3) * draw.normal(y))
+
+    def _layers(self) -> list[Any]:
+        return list(cast(Chain, self.source.g))
+
+    def terms(self, x: Tensor, draw: Draw) -> tuple[Tensor, dict[str, Tensor]]:
+        r"""f(x), and what g_x is trained for besides.
+
+        encoder: (decode·‖w‖² + prior·‖u‖²)/dim, u the extra coordinates; the decoder takes what
+        the outputs say as it is. And agree·‖E(D(v, u)) − v‖²/outputs, with v of another sample
+        where there are extra coordinates: what is asked for is to be seen in the image.
+        mlp, glow: likelihood·(−log p(x)/dim), p the Gaussian pulled back through g_x, which makes
+        g_x⁻¹ of coordinates near the data's look like data.
+        """
+        c = self.config
+        if not self.encodes:
+            x = x + c.noise * draw.normal(x) if c.noise else x
+            if not c.likelihood:
+                return self()(x), {}
+            z, log_det = self.source.g.with_log_det(x)
+            unlikely = (0.5 * z.square().sum(1) - log_det).mean() / self.source.dim
+            y = self.target.points(z @ self.weight.mT)
+            return y, {"-log p": c.likelihood * unlikely}
+        # The layers by hand: only some samples take the way through the decoder, the slowest part.
+        waves, encode, decode, _ = self._layers()
+        m, r = self.outputs, self.width
+        z = waves(x)
+        image = encode.conditioner.image(z[:, r:])
+        first, *second = encode.conditioner.net.nets
+        read = z[:, :m] + first(image)
+        y = self.target.points(read @ self.weight[:, :m].mT)
+        if not c.decode:
+            return y, {}
+        # By place in the whole batch, so that several processes take the samples that one would.
+        some = ((torch.arange(len(x)) + draw.start) % c.decode_every == 0).to(x.device)
+        weight = c.decode_every / (len(x) * self.source.dim)
+        said, own, terms = read[some].detach(), z[some, m:r], {}
+        if c.extra:
+            own = own + second[0](image[some])
+            terms["prior"] = c.prior * weight * own.square().sum()
+            own = own + c.blur * draw.normal(z[:, m:r])[some]
+        rest = decode(torch.cat([said, own, z[some, r:]], 1))[:, r:]
+        terms["decoded"] = c.decode * weight * rest.square().sum()
+        if c.agree:
+            asked = said.roll(1, 0) if c.extra else said
+            blank = torch.cat([asked, own, torch.zeros_like(rest)], 1)
+            drawn = encode.conditioner.image(decode.inverse(blank)[:, r:])
+            fixed = {k: p.detach() for k, p in first.named_parameters()}
+            seen = torch.func.functional_call(first, fixed, (drawn,))
+            share = c.decode_every / (len(x) * m)
+            terms["agree"] = c.agree * share * (seen - asked).square().sum()
+        return y, terms
+
+    @torch.no_grad()
+    def settle(self, data: Any, count: int = 20_000) -> None:
+        r"""Turn and scale u to mean 0 and covariance I on the data, with f as it was.
+
+        u = L z + μ makes A u = (A L) z + A μ; A μ goes into the last layer on the outputs.
+        """
+        if not self.encodes:
+            return
+        layers = self._layers()
+        last = layers[3].g
+        r = self.width
+        u = torch.cat([Chain(*layers[:3])(x)[:, :r] for x in self.some(data, count)])
+        if bool(last.initialized):  # as when a settled model is rounded: undo, then set anew
+            self._absorb(last, back=True)
+            last.initialized.fill_(False)
+        last.initialize(u)
+        self._absorb(last)
+
+    def _absorb(self, last: Any, back: bool = False) -> None:
+        A = self.weight.double()
+        L = last.double()
+        eye = torch.eye(self.width, dtype=torch.float64, device=A.device)
+        # Rows of ``points`` are g⁻¹(e_i), so that A L has the columns A (g⁻¹(e_i) − g⁻¹(0)).
+        centre = L.inverse(torch.zeros_like(eye[:1]))
+        columns = L.inverse(eye) - centre
+        end = self.target.g
+        norm = cast(ActNorm, list(end)[-1] if isinstance(end, Chain) else end)
+        if back:
+            A = torch.linalg.solve(columns, A.mT).mT
+        shift = (A @ centre[0]) * torch.exp(-norm.log_scale.double())
+        if not back:
+            A = A @ columns.mT
+        self.weight.copy_(A)
+        norm.mean.copy_(norm.mean.double() + (-shift if back else shift))
+        last.to(self.weight.dtype)
+
+    def some(self, data: Any, count: int, batch: int = 500) -> Any:
+        """The first ``count`` samples, in batches of the model's kind."""
+        for index in torch.arange(min(count, len(data))).split(batch):
+            yield data.batch(index).x.to(self.weight)
+
+
+def _kind(config: ReadoutConfig) -> str:
+    if config.g != "auto":
+        return config.g
+    image = len(config.shape) == 3
+    return "encoder" if image and math.prod(config.shape) > 256 else "mlp"
+
+
+def _on_data(config: ReadoutConfig, outputs: int) -> Bijection:
+    kind, shape = _kind(config), config.shape
+    if kind in ("encoder", "glow") and len(shape) != 3:
+        raise ValueError(
+            f"{kind}: expected images (C, H, W), got data of shape {shape}. Take g = mlp."
+        )
+    if kind == "encoder":
+        C, H, W = shape
+        net = config.net
+        if net == "auto":
+            net = "residual" if C == 3 and min(H, W) >= 32 else "conv"
+        return encoder((C, H, W), outputs, config.extra, net, config.hidden or 32,
+                       config.decoder_hidden, config.spread)  # fmt: skip
+    if kind == "glow":
+        C, H, W = shape
+        return glow((C, H, W), blocks=config.blocks, hidden=config.hidden or 16,
+                    save_memory=config.save_memory)  # fmt: skip
+    body = mlp(math.prod(shape), blocks=config.blocks, hidden=config.hidden or 256)
+    if len(shape) == 1:
+        return Chain(*body, save_memory=config.save_memory)
+    return Chain(Flatten(shape), *body, save_memory=config.save_memory)

@@ -1,0 +1,245 @@
+r"""Samples beside what a network gives for them, and samples that come as arrays of numbers."""
+
+from __future__ import annotations
+
+import zipfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol, final
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from .images import Batch, check_index, shuffled
+from .tables import _counts_rows, _numbers, _rows
+
+if TYPE_CHECKING:
+    from ..networks import Network
+
+__all__ = ["Arrays", "Distilled", "Some", "load_arrays"]
+
+#: Samples among which a network is probed.
+PROBED = 8
+#: Files that may hold samples.
+SUFFIXES = (".npy", ".npz", ".csv", ".csv.gz")
+
+
+class Part(Protocol):
+    """Samples: how many there are, and a batch of any of them, whose x are the inputs."""
+
+    def __len__(self) -> int: ...
+
+    def batch(self, index: Tensor) -> Any: ...
+
+
+@final
+class Some:
+    """Those samples of a part whose numbers are in ``index``, (n,) int64."""
+
+    def __init__(self, part: Part, index: Tensor) -> None:
+        self.part, self.index = part, check_index(index, len(part), "Some")
+
+    def __len__(self) -> int:
+        return len(self.index)
+
+    def batch(self, index: Tensor) -> Any:
+        return self.part.batch(self.index[check_index(index, len(self), "Some.batch")])
+
+
+@final
+class Distilled:
+    r"""The samples of a part, with the outputs of a network for labels: y = network(x).
+
+    Arguments:
+        part: Images, Sprites, Arrays or the like.
+        network: What is learned from. It is probed with some of the samples.
+
+    Example:
+        >>> from linearizer.networks import Network
+        >>> data = Distilled(Arrays(torch.rand(9, 4)), Network(torch.nn.Linear(4, 2)))
+        >>> x, y = data.batch(torch.tensor([8, 0, 8]))
+        >>> data.shape, data.outputs, y.shape, torch.equal(y, data.network(x))
+        ((4,), 2, torch.Size([3, 2]), True)
+    """
+
+    def __init__(self, part: Part, network: Network) -> None:
+        if not len(part):
+            raise ValueError("Distilled: expected 1 or more samples, got none.")
+        some = torch.linspace(0, len(part) - 1, min(len(part), PROBED), dtype=torch.float64)
+        x = part.batch(some.long()).x
+        self.part, self.network = part, network
+        self.shape: tuple[int, ...] = tuple(x.shape[1:])  #: of one sample
+        self.outputs: int = network.probe(x)  #: how many numbers the network gives for each
+
+    def __len__(self) -> int:
+        return len(self.part)
+
+    def __repr__(self) -> str:
+        return f"Distilled({self.part!r}, {self.network.name!r} with {self.outputs} outputs)"
+
+    def batch(self, index: Tensor) -> Batch:
+        """Samples x (n, \\*shape) and outputs y (n, outputs) of the rows ``index`` (n,) int64."""
+        x = self.part.batch(index).x
+        return Batch(x, self.network(x))
+
+
+@final
+class Arrays:
+    r"""Samples of numbers in memory, without labels.
+
+    Arguments:
+        x: (n, \*shape) float32.
+        names: Of the numbers of a sample, if it is a vector.
+
+    Example:
+        >>> data = Arrays(torch.eye(3, dtype=torch.float32), names=("a", "b", "c"))
+        >>> data, data.batch(torch.tensor([1])).x.tolist()
+        (Arrays(3 of (3,)), [[0.0, 1.0, 0.0]])
+    """
+
+    def __init__(self, x: Tensor, names: Sequence[str] = ()) -> None:
+        if x.dtype != torch.float32 or x.ndim < 2:
+            raise ValueError(
+                f"Arrays: expected float32 of shape (n, …), got {x.dtype} of shape "
+                f"{tuple(x.shape)}."
+            )
+        if names and (x.ndim != 2 or len(names) != x.shape[1]):
+            raise ValueError(
+                f"Arrays: expected a name for each number of a vector, got {len(names)} for "
+                f"samples of shape {tuple(x.shape[1:])}."
+            )
+        finite = x.flatten(1).isfinite().all(1)
+        if not bool(finite.all()):
+            row = int((~finite).nonzero()[0, 0])
+            raise ValueError(
+                f"Arrays: expected finite numbers, but row {row} holds NaN or an infinite one."
+            )
+        self.x, self.names = x, tuple(names)
+
+    def __len__(self) -> int:
+        return len(self.x)
+
+    def __repr__(self) -> str:
+        return f"Arrays({len(self):,} of {self.shape})"
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of one sample."""
+        return tuple(self.x.shape[1:])
+
+    def batch(self, index: Tensor) -> Batch:
+        """Samples x (n, \\*shape) of the rows ``index`` (n,) int64; y is None."""
+        check_index(index, len(self), "Arrays.batch")
+        return Batch(self.x.index_select(0, index), None)
+
+
+def load_arrays(path: Path) -> tuple[tuple[Arrays, Arrays, Arrays], tuple[str, ...]]:
+    """Samples of a file, split 80/10/10 by a fixed seed, and the notes about them.
+
+    Arguments:
+        path: A .npy of samples along the first axis, a .npz of one such array or one named x, or a
+            .csv (or .csv.gz) with a header and a number in every cell, a row for each sample.
+    """
+    path = Path(path).expanduser()
+    if not path.name.lower().endswith(SUFFIXES):
+        raise ValueError(f"{path}: expected samples in a file {', '.join(SUFFIXES)}.")
+    if not path.is_file():
+        what = "it is a folder" if path.is_dir() else "there is no such file"
+        raise FileNotFoundError(f"{path}: expected samples, but {what}. Check the path.")
+    names: tuple[str, ...] = ()
+    if path.name.lower().endswith((".csv", ".csv.gz")):
+        found, names, notes, lines = _of_csv(path)
+    else:
+        found, notes = _of_numpy(path)
+        lines = None
+    x = _checked(path, found, lines)
+    order, sizes = shuffled(len(x), path)
+    first = (
+        f"{path.name}: {len(x):,} samples of shape {tuple(x.shape[1:])}, split "
+        f"{'/'.join(f'{s:,}' for s in sizes)} by a fixed seed"
+    )
+    train, val, test = (Arrays(part, names) for part in x[torch.tensor(order)].split(list(sizes)))
+    return (train, val, test), (first, *notes)
+
+
+def _checked(path: Path, found: np.ndarray, lines: Sequence[int] | None) -> Tensor:
+    """Enough finite numbers, as float32."""
+    if found.dtype.kind not in "fiub":
+        raise ValueError(
+            f"{path}: expected real numbers, found {found.dtype}. Save samples of one shape as "
+            "floats."
+        )
+    if found.ndim < 2:
+        raise ValueError(
+            f"{path}: expected samples along the first of 2 or more axes, got shape {found.shape}. "
+            "Save single numbers as (n, 1)."
+        )
+    if not found.size:
+        raise ValueError(f"{path}: expected samples of numbers, but shape {found.shape} is empty.")
+    if len(found) < 3:
+        raise ValueError(
+            f"{path}: expected 3 or more samples to split in three, found {len(found)}."
+        )
+    with np.errstate(over="ignore"):
+        x = torch.from_numpy(np.ascontiguousarray(found, dtype=np.float32))
+    finite = x.flatten(1).isfinite().all(1)
+    if not bool(finite.all()):
+        row = int((~finite).nonzero()[0, 0])
+        where = f"row {row}" if lines is None else f"line {lines[row]}"
+        raise ValueError(
+            f"{path}: expected finite numbers of float32, but {where} holds NaN, an infinite or "
+            "too large one. Mend it, or leave it out."
+        )
+    return x
+
+
+def _of_numpy(path: Path) -> tuple[np.ndarray, list[str]]:
+    """The array, and what to say about it."""
+    found: np.ndarray | None = None
+    names: list[str] = []
+    try:
+        with path.open("rb") as file:
+            loaded = np.load(file, allow_pickle=False)
+            if isinstance(loaded, np.ndarray):
+                found = loaded
+            else:
+                names = loaded.files
+                if "x" in names or len(names) == 1:
+                    found = loaded["x" if "x" in names else names[0]]
+    except (OSError, EOFError, ValueError, zipfile.BadZipFile) as error:
+        if "Object arrays" in str(error):
+            raise ValueError(
+                f"{path}: expected numbers, but it holds Python objects: such a file may hold "
+                "code, which is not run. Save samples of one shape as floats."
+            ) from error
+        reason = "it is no file of numpy" if "pickle" in str(error) else str(error).rstrip(".")
+        raise ValueError(
+            f"{path}: expected an array of numbers, but it cannot be read ({reason}). Write it "
+            "again with numpy.save or numpy.savez."
+        ) from error
+    if found is None:
+        raise ValueError(
+            f"{path}: expected one array, or one named x, found {', '.join(names) or 'none'}. Name "
+            "that of the samples x."
+        )
+    notes = []
+    if len(names) > 1:
+        others = ", ".join(name for name in names if name != "x")
+        notes.append(f"{path.name}: the array x is taken, and not {others}")
+    if found.dtype == np.uint8:
+        notes.append(f"{path.name}: bytes 0 to 255 are taken as they are, not scaled to [0, 1]")
+    return found, notes
+
+
+def _of_csv(path: Path) -> tuple[np.ndarray, tuple[str, ...], list[str], list[int]]:
+    """Numbers (n, columns), names of the columns, notes, and the line of each row."""
+    header, rows, lines = _rows(path)
+    cells = list(zip(*rows, strict=True))
+    places, notes = list(range(len(header))), []
+    if not header[0] and len(header) > 1 and _counts_rows(cells[0]):
+        places.remove(0)
+        notes.append(f"{path.name}: the first column has no name and counts the rows: left out")
+    hint = "Mend it, or take the column out of the file."
+    found = np.stack([_numbers(path, header[i], cells[i], lines, hint) for i in places], axis=1)
+    return found, tuple(header[i] for i in places), notes, lines

@@ -1,0 +1,223 @@
+r"""FactorVAE, SAP and DCI scores of encoders of dSprites, and of what is distilled from them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import data
+from ..apps.disentangle import Distillation
+from ..checkpoint import CONFIG, atomic
+from ..disentanglement import Scores, codes_of, scores
+from ..networks import load_network
+from ..runs import execute, opened, plan, run_data
+from .tables import Say, rounded, write_table
+
+__all__ = ["disentanglement", "disentanglement_of"]
+
+#: Name in the paper's table, and what ``load_network`` knows it by.
+TEACHERS = {"VAE": "vae", "FactorVAE": "factor", "BetaH": "betah"}
+COLUMNS = {
+    "factor_vae": "FactorVAE",
+    "sap": "SAP",
+    "disentanglement": "DCI-D",
+    "completeness": "DCI-C",
+    "informativeness": "DCI-I",
+}
+#: Mean and standard deviation of each column in the paper's table.
+PAPER = {
+    "VAE": ((0.28, 0.03), (0.02, 0.01), (0.49, 0.02), (0.27, 0.01), (0.94, 0.00)),
+    "Linearizer-VAE": ((0.29, 0.03), (0.02, 0.00), (0.49, 0.01), (0.27, 0.01), (0.93, 0.01)),
+    "FactorVAE": ((0.33, 0.01), (0.06, 0.01), (0.64, 0.01), (0.51, 0.01), (0.94, 0.00)),
+    "Linearizer-FactorVAE": (
+        (0.35, 0.03), (0.05, 0.01), (0.64, 0.01), (0.50, 0.00), (0.94, 0.00),
+    ),
+    "BetaH": ((0.59, 0.05), (0.23, 0.01), (0.83, 0.02), (0.71, 0.00), (0.95, 0.00)),
+    "Linearizer-BetaH": ((0.69, 0.05), (0.24, 0.01), (0.80, 0.00), (0.71, 0.00), (0.95, 0.00)),
+}  # fmt: skip
+
+Encode = Callable[[Tensor], Tensor]
+
+
+def disentanglement_of(
+    encoder: str,
+    seeds: int = 3,
+    out: Path = Path("runs/disentanglement"),
+    root: Path | None = None,
+    say: Say = lambda text: None,
+) -> dict[str, Any]:
+    """The scores of one network or run, mean ± std over seeds of the scores."""
+    is_run = (Path(encoder) / CONFIG).is_file()
+    encode: Encode = _of_run(encoder) if is_run else load_network(encoder, root)
+    sprites, notes = _sprites(root)
+    for note in notes:
+        say(note)
+    say("codes of all images")
+    codes = codes_of(encode, sprites)
+    rows = []
+    for seed in range(seeds):
+        say(f"scores, seed {seed}")
+        rows.append(scores(codes, sprites.sizes, seed)._asdict())
+    out.mkdir(parents=True, exist_ok=True)
+    name = Path(encoder).name
+    summary = {name: _summary(rows)}
+    result = {"encoder": name, "data": list(notes), "seeds": rows, "rows": summary,
+              "table": _table(summary)}  # fmt: skip
+    return write_table(result, out / f"{name}.json", [])
+
+
+def disentanglement(
+    seeds: int = 3,
+    out: Path = Path("runs/disentanglement"),
+    root: Path | None = None,
+    say: Say = lambda text: None,
+    steps: int | None = None,
+) -> dict[str, Any]:
+    r"""All rows of the paper's table: each teacher, and Linearizers distilled from it.
+
+    A teacher is scored with every seed; a Linearizer is distilled anew for every seed and scored
+    with it. What is done is kept in ``out``, so that a stopped table goes on.
+    """
+    out.mkdir(parents=True, exist_ok=True)
+    kept = _Kept(out / "scores.json")
+    sprites, notes = _sprites(root)
+    rows: dict[str, Any] = {}
+    for name, spec in TEACHERS.items():
+        teacher = load_network(spec, root)  # here, so that its absence shows before the training
+        _score(kept, name, range(seeds), teacher, sprites, say)
+        for seed in range(seeds):
+            key = f"Linearizer-{name}"
+            if kept.has(key, seed):
+                continue
+            run = out / f"{spec}-{seed}"
+            say(f"{key}, seed {seed}: distillation")
+            flags: dict[str, dict[str, Any]] = {
+                "data": {"teacher": spec},
+                "training": {"seed": seed, "tensorboard": False},
+            }
+            if steps is not None:
+                flags["training"]["steps"] = steps
+            begun = time.process_time()
+            done = execute(plan("disentangle", preset="dsprites", flags=flags), run, root=root,
+                           resume=True, progress=False)  # fmt: skip
+            minutes = (time.process_time() - begun) / 60
+            facts = {"r2": _r2(run, root), "seconds": done.seconds, "cpu_minutes": minutes,
+                     "steps": done.step}  # fmt: skip
+            _score(kept, key, [seed], _of_run(run), sprites, say, facts)
+        for key in (name, f"Linearizer-{name}"):
+            rows[key] = _summary([kept.get(key, s) for s in range(seeds)])
+            rows[key]["paper"] = {
+                column: list(pair) for column, pair in zip(COLUMNS, PAPER[key], strict=True)
+            }
+        rows[f"Linearizer-{name}"]["within_one_std_of_teacher"] = {
+            column: abs(rows[f"Linearizer-{name}"][column][0] - rows[name][column][0])
+            <= rows[name][column][1]
+            for column in COLUMNS
+        }
+    result = {"data": list(notes), "seeds": seeds, "rows": rows, "table": _table(rows)}
+    return write_table(result, out / "disentanglement.json", [])
+
+
+def _sprites(root: Path | None) -> tuple[data.Sprites, tuple[str, ...]]:
+    loaded = data.load("dsprites", root)
+    assert isinstance(loaded.train, data.Sprites)
+    return loaded.train, loaded.notes
+
+
+class _Kept:
+    """Scores by row and seed, in a file that is whole after each."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.rows: dict[str, dict[str, Any]] = {}
+        if path.exists():
+            try:
+                self.rows = json.loads(path.read_text(encoding="utf-8"))
+            except ValueError:
+                raise ValueError(f"{path}: expected JSON. Remove it to begin anew.") from None
+
+    def has(self, row: str, seed: int) -> bool:
+        return str(seed) in self.rows.get(row, {})
+
+    def get(self, row: str, seed: int) -> dict[str, Any]:
+        return self.rows[row][str(seed)]
+
+    def put(self, row: str, seed: int, value: Mapping[str, Any]) -> None:
+        self.rows.setdefault(row, {})[str(seed)] = rounded(dict(value))
+        with atomic(self.path) as part:
+            part.write_text(json.dumps(self.rows, indent=2) + "\n", encoding="utf-8")
+
+
+def _score(
+    kept: _Kept,
+    row: str,
+    seeds: Any,
+    encode: Encode,
+    sprites: data.Sprites,
+    say: Say,
+    facts: Mapping[str, Any] | None = None,
+) -> None:
+    """Scores of one encoder for those seeds that are not there yet."""
+    left = [seed for seed in seeds if not kept.has(row, seed)]
+    if not left:
+        return
+    say(f"{row}: codes of all images")
+    codes = codes_of(encode, sprites)
+    for seed in left:
+        say(f"{row}: scores, seed {seed}")
+        kept.put(row, seed, {**scores(codes, sprites.sizes, seed)._asdict(), **(facts or {})})
+
+
+def _of_run(run: str | Path) -> Encode:
+    one = opened(run)
+    if not isinstance(one.model, Distillation):
+        raise ValueError(f"{run}: expected a distilled network, but the run holds {one.app.name}.")
+    return one.model()
+
+
+@torch.no_grad()
+def _r2(run: Path, root: Path | None) -> dict[str, float]:
+    """1 − MSE/variance on held-out images, mean and least over the outputs."""
+    one = opened(run)
+    test = run_data(one, root).test
+    pairs = [test.batch(i) for i in torch.arange(len(test)).split(500)]
+    f = one.model()
+    y = torch.cat([p.y for p in pairs if p.y is not None]).double()
+    gap = torch.cat([f(p.x) for p in pairs]).double() - y
+    r2 = 1 - gap.square().mean(0) / y.var(0, correction=0)
+    return {"mean": float(r2.mean()), "least": float(r2.min())}
+
+
+def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """Mean and standard deviation of each column; of R² the mean and the least."""
+    found: dict[str, Any] = {}
+    for column in Scores._fields:
+        values = torch.tensor([row[column] for row in rows], dtype=torch.float64)
+        spread = float(values.std()) if len(rows) > 1 else 0.0
+        found[column] = [float(values.mean()), spread]
+    if "r2" in rows[0]:
+        found["r2"] = sum(row["r2"]["mean"] for row in rows) / len(rows)
+        found["least_r2_of_an_output"] = min(row["r2"]["least"] for row in rows)
+        found["training_seconds"] = sum(row["seconds"] for row in rows) / len(rows)
+    return found
+
+
+def _table(rows: Mapping[str, Any]) -> str:
+    """Rows of Markdown, the paper's numbers in brackets."""
+    lines = ["| model | " + " | ".join(COLUMNS.values()) + " | R² |", "|---" * 7 + "|"]
+    for name, row in rows.items():
+        cells = []
+        for column in COLUMNS:
+            mean, std = row[column]
+            paper = row.get("paper", {}).get(column)
+            other = f" ({paper[0]:.2f} ± {paper[1]:.2f})" if paper else ""
+            cells.append(f"{mean:.3f} ± {std:.3f}{other}")
+        cells.append(f"{row['r2']:.4f}" if "r2" in row else "")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)

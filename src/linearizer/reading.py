@@ -1,0 +1,304 @@
+r"""What a readout is for: scores of images, images of scores, edits, variations, erasure."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from . import data
+from .apps.attributes import Attributes
+from .apps.disentangle import Distillation
+from .linearizer import Linearizer
+from .operators import Identity, LowRank
+from .pictures import image_grid
+from .runs import Opened, opened, run_data
+from .sampling import bordered, place, written
+from .settings import did_you_mean
+
+__all__ = ["class_gap", "edit", "erase", "eraser", "imagine", "labelled", "read", "readout_of",
+           "variations", "vary", "wanted_scores"]  # fmt: skip
+
+
+def readout_of(run: str | Path) -> Opened:
+    """A run that reads numbers from data: attributes, or a distilled network."""
+    one = opened(run)
+    if not isinstance(one.model, Attributes | Distillation):
+        raise ValueError(
+            f"{run}: expected attributes or a distilled network, but the run holds {one.app.name}."
+        )
+    return one
+
+
+def _names(model: Attributes | Distillation) -> list[str]:
+    if isinstance(model, Attributes):
+        return list(model.config.names)
+    return [str(i) for i in range(model.config.outputs)]
+
+
+def _images(one: Opened, images: Sequence[str | Path]) -> tuple[Tensor, list[str]]:
+    shape = one.model.read.source.shape
+    if len(shape) != 3:
+        raise ValueError(f"{one.folder.name}: it takes vectors of {shape[0]} numbers, not images.")
+    x, notes = data.read_images(images, shape, bordered(one))
+    return x.to(one.model.read.weight), notes
+
+
+@torch.no_grad()
+def read(run: str | Path, images: Sequence[str | Path]) -> dict[str, Any]:
+    """f(x): the scores of image files, with the names of those that hold."""
+    one = readout_of(run)
+    model = one.model
+    x, notes = _images(one, images)
+    scores, names = model()(x), _names(model)
+    rows = []
+    for path, row in zip(images, scores.tolist(), strict=True):
+        entry: dict[str, Any] = {"image": str(path), "scores": dict(zip(names, row, strict=True))}
+        if isinstance(model, Attributes) and model.config.kind == "classes":
+            best = max(range(len(row)), key=row.__getitem__)
+            entry["holds"] = [names[best]]
+            if model.logits:
+                entry["probability"] = math.exp(row[best] - torch.tensor(row).logsumexp(0).item())
+        elif isinstance(model, Attributes):
+            order = sorted(range(len(row)), key=row.__getitem__, reverse=True)
+            entry["holds"] = [names[i] for i in order if row[i] > 0]
+        rows.append(entry)
+    return {"images": rows, "notes": notes}
+
+
+def wanted_scores(model: Attributes | Distillation, wish: str, scores: Tensor) -> Tensor:
+    r"""The scores (n, k) with a wish in them, such as ``Eyeglasses, -Smiling, Young=3``.
+
+    A name sets the score that images with it have on average, ``-NAME`` that of images without it,
+    and ``NAME=NUMBER`` any score. For classes a name sets all scores to the class's average.
+    """
+    names = _names(model)
+    known = {n.lower(): i for i, n in enumerate(names)}
+    y = scores.clone()
+    for word in filter(None, (w.strip() for w in wish.split(","))):
+        name, equals, number = (part.strip() for part in word.partition("="))
+        without = not equals and name.startswith("-") and name.lower() not in known
+        name = name[1:].strip() if without else name.removeprefix("+")
+        i = known.get(name.lower())
+        if i is None:
+            raise ValueError(f"wish: there is no output {name!r}. {did_you_mean(name, names)}")
+        if equals:
+            try:
+                value = float(number)
+            except ValueError:
+                value = math.nan
+            if not math.isfinite(value):
+                raise ValueError(f"wish: expected {name}=NUMBER, got {word!r}.")
+            y[:, i] = value
+        elif isinstance(model, Distillation):
+            raise ValueError(
+                f"wish: an output of a network has no presence or absence, so {word!r} says too "
+                f"little. Give a number, as in {name}=1.5."
+            )
+        elif model.config.kind == "classes":
+            if without:
+                raise ValueError(f"wish: an image has one class, so {word!r} names none.")
+            y = model.typical[i].expand_as(y).clone()
+        else:
+            y[:, i] = model.typical[0 if without else 1, i]
+    return y
+
+
+@torch.no_grad()
+def imagine(run: str | Path, wishes: Sequence[str], out: Path | None = None) -> dict[str, Any]:
+    r"""f†(y): the image of least norm with the wanted scores, the others as they are on average."""
+    one = readout_of(run)
+    f = one.model()
+    if len(f.source.shape) != 3:
+        raise ValueError(f"{run}: it takes vectors of {f.source.shape[0]} numbers, not images.")
+    middle = f(f.source.zero())
+    y = torch.cat([wanted_scores(one.model, wish, middle) for wish in wishes])
+    x = f.pinv()(y)
+    out = out or place(one, "imagined.png")
+    written(out)
+    image_grid(out, [torch.cat([f.source.zero(), x])], [], ["zero", *map(_short, wishes)],
+               "Images of least norm, f†(y)", cell=1.3)  # fmt: skip
+    return {"score_error": float((f(x) - y).abs().max()), "files": [out]}
+
+
+@torch.no_grad()
+def edit(
+    run: str | Path,
+    images: Sequence[str | Path],
+    wishes: Sequence[str],
+    strength: float = 1.0,
+    out: Path | None = None,
+) -> dict[str, Any]:
+    r"""x ⊕ s ⊙ f†(y ⊖ f(x)): the nearest image with the wanted scores, and all others as they were.
+
+    Arguments:
+        wishes: Each makes one picture, see :func:`wanted_scores`.
+        strength: s; 1 reaches the wanted scores, more goes beyond.
+    """
+    one = readout_of(run)
+    f = one.model()
+    x, notes = _images(one, images)
+    before = f(x)
+    columns, error, kept = [x], 0.0, 0.0
+    for wish in wishes:
+        y = wanted_scores(one.model, wish, before)
+        step = f.target.scale(strength, f.target.sub(y, before))
+        aim = f.target.add(before, step)
+        made = f.source.add(x, f.pinv()(step))
+        columns.append(made)
+        error = max(error, float((f(made) - aim).abs().max()))
+        same = y == before
+        kept = max(kept, float(((f(made) - before) * same).abs().max()))
+    out = out or place(one, "edited.png")
+    written(out)
+    rows = [torch.stack(row) for row in zip(*columns, strict=True)]
+    title = "Edits x ⊕ f†(y ⊖ f(x))" + ("" if strength == 1 else f", strength {strength:g}")
+    labels = ["x", *map(_short, wishes)]
+    image_grid(out, rows, [Path(p).stem[:14] for p in images], labels, title, cell=1.3)
+    return {
+        "score_error": error,
+        "largest_change_of_another_score": kept,
+        "notes": notes,
+        "files": [out],
+    }
+
+
+@torch.no_grad()
+def vary(
+    run: str | Path,
+    images: Sequence[str | Path],
+    n: int = 6,
+    amount: float = 0.7,
+    seed: int = 0,
+    out: Path | None = None,
+) -> dict[str, Any]:
+    r"""Other images with the very same scores: z ← Rz + √(1 − a²) Nz + a Nε, R = A†A, N = I − R.
+
+    ε is normal in the coordinates that a decoder draws from. Nothing of the null space is seen by
+    f, so that no score changes.
+
+    Arguments:
+        n: Variations of each image.
+        amount: a, from 0 (the image itself) to 1 (nothing of it is kept but its scores).
+    """
+    if not 0 <= amount <= 1:
+        raise ValueError(f"vary: expected an amount from 0 to 1, got {amount}.")
+    one = readout_of(run)
+    f, width = one.model(), one.model.read.width
+    x, notes = _images(one, images)
+    noise = torch.randn(n, width, generator=torch.Generator().manual_seed(seed))
+    rows, change = [], 0.0
+    for image in x.split(1):
+        made = variations(f, image.expand(n, -1, -1, -1), noise, amount)
+        change = max(change, float((f(made) - f(image)).abs().max()))
+        rows.append(torch.cat([image, made]))
+    moved = float(torch.cat([(row[1:] - row[:1]).flatten() for row in rows]).square().mean().sqrt())
+    out = out or place(one, "varied.png")
+    written(out)
+    image_grid(out, rows, [Path(p).stem[:14] for p in images], ["x"],
+               f"The same scores to {change:.0e}; pixels differ by {moved:.2f}",
+               cell=1.1)  # fmt: skip
+    return {
+        "largest_change_of_a_score": change,
+        "pixel_change": moved,
+        "dimension_of_null_space": f.source.dim - f.rank(),
+        "notes": notes,
+        "files": [out],
+    }
+
+
+def variations(f: Linearizer, x: Tensor, noise: Tensor, amount: float) -> Tensor:
+    """Points with the scores of x, moved in the null space along noise of the first coordinates."""
+    z = f.source.coordinates(x)
+    seen = f.operator.pinv() @ f.operator
+    padded = torch.nn.functional.pad(noise.to(z), (0, z.shape[1] - noise.shape[1]))
+    kept = seen(z)
+    hidden = math.sqrt(1 - amount**2) * (z - kept) + amount * (padded - seen(padded))
+    return f.source.points(kept + hidden)
+
+
+# -- erasure -----------------------------------------------------------------------------------
+
+
+def class_gap(
+    f: Linearizer, batches: Iterable[tuple[Tensor, Tensor]], index: Sequence[int]
+) -> Tensor:
+    r"""E[g(x) | with] − E[g(x) | without] for each attribute of ``index``, (len(index), dim)."""
+    sums, counts = None, torch.zeros(2, len(index), dtype=torch.float64)
+    for x, y in batches:
+        mark = y[:, list(index)].double()
+        z = f.source.coordinates(x).double()
+        part = torch.stack([(1 - mark).mT @ z, mark.mT @ z])
+        sums = part if sums is None else sums + part
+        counts += torch.stack([(1 - mark).sum(0), mark.sum(0)])
+    if sums is None or bool((counts == 0).any()):
+        raise ValueError("erase: expected images with and without each attribute, got one kind.")
+    without, with_ = sums / counts[..., None]
+    return with_ - without
+
+
+def eraser(f: Linearizer, gaps: Tensor) -> Linearizer:
+    r"""The projector g⁻¹(I − QQᵀ)g of the source along the span of ``gaps``, (k, dim).
+
+    Images with and without an attribute then have equal mean coordinates, so that no linear probe
+    of them does better than a constant (Belrose et al., LEACE, 2023, theorem 3.1). Idempotent by
+    architecture.
+    """
+    Q = torch.linalg.qr(gaps.double().mT)[0].to(f.operator.dtype)
+    one = Identity(f.source.dim, dtype=Q.dtype, device=Q.device)
+    return Linearizer(f.source, one - LowRank(Q, Q), f.source)
+
+
+@torch.no_grad()
+def erase(
+    run: str | Path,
+    names: Sequence[str],
+    images: Sequence[str | Path],
+    out: Path | None = None,
+    root: Path | None = None,
+) -> dict[str, Any]:
+    """Images without what tells an attribute from its absence, by a projector of the space."""
+    one = readout_of(run)
+    model = one.model
+    if not isinstance(model, Attributes):
+        raise ValueError(f"{run}: only attributes or classes can be erased; it has neither.")
+    known = {n.lower(): i for i, n in enumerate(model.config.names)}
+    for name in names:
+        if name.lower() not in known:
+            raise ValueError(
+                f"erase: there is no attribute {name!r}. {did_you_mean(name, model.config.names)}"
+            )
+    index = [known[n.lower()] for n in names]
+    x, notes = _images(one, images)
+    f = model()
+    gaps = class_gap(f, labelled(model, run_data(one, root).train), index)
+    rows = [x, *(eraser(f, gap[None])(x) for gap in gaps)]
+    labels = ["x", *(f"no {n}" for n in names)]
+    if len(names) > 1:
+        rows.append(eraser(f, gaps)(x))
+        labels.append("none of them")
+    P = eraser(f, gaps)
+    once = P(x)
+    out = out or place(one, "erased.png")
+    written(out)
+    image_grid(out, rows, labels, [Path(p).stem[:14] for p in images], "Erasure by projection",
+               cell=1.1)  # fmt: skip
+    return {"idempotency_error": float((P(once) - once).abs().max()), "notes": notes,
+            "files": [out]}  # fmt: skip
+
+
+def labelled(model: Attributes, part: Any, count: int = 20_000) -> Iterable[tuple[Tensor, Tensor]]:
+    """Batches of images and 0/1 labels (n, names)."""
+    k = len(model.config.names)
+    for index in torch.arange(min(count, len(part))).split(500):
+        x, y = part.batch(index)
+        marks = torch.nn.functional.one_hot(y, k) if model.config.kind == "classes" else y
+        yield x.to(model.read.weight), marks
+
+
+def _short(wish: str) -> str:
+    return wish if len(wish) < 17 else wish[:15] + "…"

@@ -1,0 +1,375 @@
+"""Readouts: attributes and distilled networks, their losses, algebra and commands."""
+
+import json
+
+import pytest
+import torch
+from torch import nn
+
+from linearizer import data, load, reading, runs
+from linearizer.apps import attributes, disentangle
+from linearizer.apps.readout import Readout, ReadoutConfig
+from linearizer.baselines import ResNet18
+from linearizer.draws import Draw
+from linearizer.evaluation import attributes as evaluated
+from linearizer.evaluation.attributes import accuracies, linear_probes
+from linearizer.nets import ResNet
+
+KINDS = {
+    "mlp": {"g": "mlp", "blocks": 2, "hidden": 16},
+    "glow": {"g": "glow", "blocks": 1, "hidden": 8},
+    "encoder": {"g": "encoder", "hidden": 8, "decoder_hidden": 4},
+    "encoder, extra": {"g": "encoder", "hidden": 8, "decoder_hidden": 4, "extra": 5},
+    "encoder, scales alone": {"g": "encoder", "hidden": 8, "extra": 3, "output_blocks": 0},
+}
+
+
+def shaken(model):
+    with torch.no_grad():
+        for p in model.parameters():
+            p += 0.05 * torch.randn_like(p)
+    return model
+
+
+def digits(n=60):
+    return data.load("digits").train.batch(torch.arange(n))
+
+
+def classes(name):
+    model = attributes.Attributes(attributes.Config(**KINDS[name]))
+    x, y = digits()
+    model.initialize(data.Batch(x.to(model.read.weight), y))
+    return shaken(model)
+
+
+class Faces:
+    """Random small images with three attributes that can be seen in them."""
+
+    names = ("bright", "left", "other")
+    shape = (1, 16, 16)
+
+    def __init__(self, n=80, seed=0):
+        generator = torch.Generator().manual_seed(seed)
+        self.labels = torch.rand(n, 3, generator=generator) > 0.5
+        x = 0.1 * torch.rand(n, 1, 16, 16, generator=generator)
+        x[self.labels[:, 0]] += 0.4
+        x[self.labels[:, 1], :, 4:12, 2:7] += 0.4
+        self.x = x
+
+    def __len__(self):
+        return len(self.x)
+
+    def batch(self, index):
+        like = torch.get_default_dtype()
+        return data.Batch(self.x[index].to(like), self.labels[index].to(like))
+
+
+def faces(n=80):
+    return data.Data("faces", Faces(n, 0), Faces(n, 1), Faces(n, 2), ())
+
+
+def trained(steps=80, **changes):
+    """A small model of attributes, trained for real."""
+    source = faces(200)
+    config = attributes.Config(
+        **{**attributes.facts(source), "hidden": 8, "decoder_hidden": 4, "extra": 4,
+           "output_blocks": 0, "score": 1.0, "g": "encoder", **changes}
+    )  # fmt: skip
+    torch.manual_seed(0)
+    model = attributes.Attributes(config)
+    model.initialize(source.train.batch(torch.arange(200)))
+    optimizer = torch.optim.Adam(model.parameters(), 5e-3)
+    for step in range(steps):
+        optimizer.zero_grad()
+        index = torch.randint(200, (32,), generator=torch.Generator().manual_seed(step))
+        sum(attributes.loss(model, source.train.batch(index), Draw(step)).values()).backward()
+        optimizer.step()
+    attributes.finish(model, source)
+    return model.eval(), source
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_every_law_holds(name):
+    model = classes(name)
+    assert model().certify(digits(8).x.to(model.read.weight)).passed
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_settling_leaves_the_map_as_it_was(name):
+    model, source = classes(name), data.load("digits")
+    x = digits().x.to(model.read.weight)
+    before = model()(x)
+    attributes.finish(model, source)
+    assert torch.allclose(model()(x), before)
+    attributes.finish(model, source)  # again, as when a shipped model is rounded
+    assert torch.allclose(model()(x), before)
+    if model.read.encodes:
+        z = torch.cat([model().source.coordinates(b) for b in model.read.some(source.train, 1200)])
+        u = z[:, : model.read.width]
+        assert torch.allclose(u.mean(0), torch.zeros(()), atol=1e-8)
+        assert torch.allclose(u.mT.cov(correction=0), torch.eye(u.shape[1]), atol=1e-6)
+        assert torch.allclose(model()(model().source.zero()), model().target.zero(), atol=1e-8)
+
+
+def test_settled_scores_of_classes_are_their_means():
+    model, source = classes("encoder"), data.load("digits")
+    attributes.finish(model, source)
+    x, y = source.train.batch(torch.arange(len(source.train)))
+    scores = model()(x.to(model.read.weight))
+    assert torch.allclose(model.typical[3], scores[y == 3].mean(0))
+    assert torch.equal(model.wanted(torch.tensor([3, 3]))[1], model.typical[3])
+
+
+def test_the_loss_by_hand_is_that_of_the_map():
+    model = classes("encoder, extra")
+    x = digits(12).x.to(model.read.weight)
+    with torch.no_grad():  # as in training, where the extra coordinates have no part in the outputs
+        model.read.weight[:, 10:] = 0.0
+    y, terms = model.read.terms(x, Draw(0))
+    assert torch.allclose(y, model()(x))
+    assert set(terms) == {"decoded", "prior", "agree"}
+    # Every fourth sample is decoded: with all of them and no blur the term is ‖w‖² of the map.
+    config = model.config.model_copy(update={"decode_every": 1, "blur": 0.0})
+    model.read.config = config
+    _, terms = model.read.terms(x, Draw(0))
+    w = model().source.coordinates(x)[:, model.read.width :]
+    assert torch.allclose(terms["decoded"], config.decode * w.square().mean(0).sum() / 64)
+
+
+def test_two_processes_decode_the_samples_that_one_would():
+    model = classes("encoder, extra")
+    x = digits(16).x.to(model.read.weight)
+    model.read.config = model.config.model_copy(update={"agree": 0.0})
+    whole = model.read.terms(x, Draw(5))[1]
+    halves = [model.read.terms(x[:8], Draw(5))[1], model.read.terms(x[8:], Draw(5, start=8))[1]]
+    for key, value in whole.items():
+        assert torch.allclose(value, (halves[0][key] + halves[1][key]) / 2), key
+
+
+def test_only_the_outputs_teach_the_first_network():
+    model = classes("encoder, extra")
+    x = digits(12).x.to(model.read.weight)
+    _, terms = model.read.terms(x, Draw(0))
+    sum(terms.values()).backward()
+    first, second = model.read._layers()[1].conditioner.net.nets
+    assert all(p.grad is None for p in first.parameters())
+    assert any(p.grad is not None and p.grad.abs().max() > 0 for p in second.parameters())
+
+
+def test_attributes_are_learned_and_their_least_norm_images_have_them():
+    model, source = trained()
+    x, y = source.test.batch(torch.arange(200))
+    right = ((model()(x) > 0) == (y > 0.5)).double().mean(0)
+    assert right[0] > 0.95 and right[1] > 0.9 and right[2] < 0.75  # the third cannot be seen
+    f = model()
+    middle = f(f.source.zero())
+    bright, dark = (
+        f.pinv()(reading.wanted_scores(model, wish, middle)) for wish in ("bright", "-bright")
+    )
+    assert bright.mean() > dark.mean() + 0.1
+    y = reading.wanted_scores(model, "bright, -left, other=1.5", middle)
+    assert torch.allclose(f(f.pinv()(y)), y)
+    assert y[0, 2] == 1.5 and y[0, 0] == model.typical[1, 0] and y[0, 1] == model.typical[0, 1]
+
+
+def test_erasure_takes_linear_probes_to_chance_and_is_idempotent():
+    model, source = trained()
+    f = model()
+    gaps = reading.class_gap(f, reading.labelled(model, source.train), [0])
+    P = reading.eraser(f, gaps)
+    x, y = source.train.batch(torch.arange(200))
+    once = P(x)
+    assert torch.allclose(P(once), once)
+    z = f.source.coordinates(once)
+    has = y[:, 0] > 0.5
+    assert torch.allclose(z[has].mean(0), z[~has].mean(0), atol=1e-10)
+    before, after = (
+        linear_probes(f.source.coordinates(a), 2 * y - 1, [f.source.coordinates(a)], 1e-3)[0]
+        for a in (x, once)
+    )
+    assert ((before[:, 0] > 0) == has).double().mean() > 0.95
+    assert after[:, 0].std() < 1e-6  # a constant: nothing is left to tell it by
+    assert ((after[:, 1] > 0) == (y[:, 1] > 0.5)).double().mean() > 0.9
+
+
+@pytest.mark.parametrize("shape", [(30, 6), (6, 30)])
+def test_probes_solve_the_ridge_problem(shape):
+    Z, y = torch.randn(*shape), torch.randn(shape[0], 2)
+    (found,) = linear_probes(Z, y, [Z], 0.3)
+    C, level = Z - Z.mean(0), y - y.mean(0)
+    w = torch.linalg.solve(C.mT @ C + shape[0] * 0.3 * torch.eye(shape[1]), C.mT @ level)
+    assert torch.allclose(found, C @ w + y.mean(0))
+
+
+def test_accuracies_of_attributes_and_classes():
+    scores = torch.tensor([[1.0, -1.0], [1.0, -1.0], [-1.0, -1.0], [1.0, 1.0]])
+    y = torch.tensor([[1.0, 0.0], [1.0, 0.0], [0.0, 0.0], [0.0, 1.0]])
+    found = accuracies(scores, y, "attributes")
+    assert found == {"accuracy": pytest.approx(7 / 8), "balanced": pytest.approx((0.75 + 1) / 2)}
+    found = accuracies(torch.eye(3)[[0, 1, 1, 2]], torch.eye(3)[[0, 1, 2, 2]], "classes")
+    assert found == {"accuracy": 0.75, "balanced": pytest.approx((1 + 1 + 0.5) / 3)}
+
+
+def test_augmentation_is_bounded_and_the_same_for_the_same_draw():
+    x = torch.rand(6, 3, 16, 16)
+    config = attributes.Config(flip=True, move=0.1, light=0.2)
+    one, two = (attributes.augmented(x, config, Draw(3)) for _ in range(2))
+    assert torch.equal(one, two) and not torch.allclose(one, x)
+    assert torch.equal(attributes.augmented(x, attributes.Config(), Draw(3)), x)
+    flipped = attributes.augmented(x, attributes.Config(flip=True), Draw(3))
+    same = [bool(torch.equal(a, b)) for a, b in zip(flipped, x, strict=True)]
+    mirrored = [bool(torch.equal(a, b.flip(2))) for a, b in zip(flipped, x, strict=True)]
+    assert all(a != b for a, b in zip(same, mirrored, strict=True)) and any(mirrored)
+
+
+def test_networks_of_images():
+    net = ResNet((3, 20, 17), 5, hidden=8)
+    shaken(net)
+    x = torch.rand(2, 3, 20, 17)
+    assert net(x).shape == (2, 5) and torch.allclose(net(x)[:1], net(x[:1]))
+    with pytest.raises(ValueError, match="multiple of 8"):
+        ResNet((3, 16, 16), 5, hidden=12)
+    judge = ResNet18(3, 4).eval()
+    assert judge(x).shape == (2, 4)
+    assert 11.1e6 < sum(p.numel() for p in judge.parameters()) < 11.3e6
+
+
+# -- distillation ------------------------------------------------------------------------------
+
+
+def test_a_network_of_vectors_is_distilled(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    torch.set_default_dtype(torch.float32)
+    try:
+        torch.manual_seed(0)
+        net = nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))
+        x = torch.randn(2000, 6)
+        source = tmp_path / "x.npy"
+        import numpy as np
+
+        np.save(source, x.numpy())
+        (tmp_path / "mine.py").write_text(
+            "import torch\nfrom torch import nn\n"
+            "def build():\n    torch.manual_seed(0)\n"
+            "    return nn.Sequential(nn.Linear(6, 16), nn.Tanh(), nn.Linear(16, 3))\n"
+        )
+        plan = runs.plan("disentangle", flags={
+            "data": {"name": str(source), "teacher": "mine.py:build"},
+            "model": {"blocks": 3, "hidden": 32, "likelihood": 0.01},
+            "training": {"steps": 400, "batch": 128, "rate": 3e-3, "tensorboard": False},
+        })  # fmt: skip
+        result = runs.execute(plan, tmp_path / "run", progress=False)
+    finally:
+        torch.set_default_dtype(torch.float64)
+    assert result.metrics["R2"] > 0.9
+    model = load(tmp_path / "run")
+    f = model()
+    y = net(x[:5]).detach()
+    assert f.source.shape == (6,) and f.target.shape == (3,)
+    back = f.back_project(x[:5], y)
+    assert torch.allclose(f(back), y, atol=1e-3)
+    assert f.double().certify(x[:8].double()).passed
+
+
+def test_outputs_that_never_change_are_refused():
+    class Source:
+        shape, outputs = (4,), 2
+
+        def __len__(self):
+            return 20
+
+        def batch(self, index):
+            return data.Batch(torch.randn(len(index), 4), torch.tensor([[1.0, 2.0]]).repeat(
+                len(index), 1))  # fmt: skip
+
+    model = disentangle.Distillation(disentangle.Config(shape=(4,), outputs=2))
+    with pytest.raises(ValueError, match="output 0, 1 of 2 .* is the same for all data"):
+        disentangle.start(model, data.Data("x", Source(), Source(), Source(), ()))
+
+
+def test_vectors_take_no_image_stack():
+    for g in ("encoder", "glow"):
+        with pytest.raises(ValueError, match="expected images"):
+            Readout(ReadoutConfig(shape=(7,), g=g), 3)
+
+
+# -- uses --------------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    """A run of attributes on digits by a small encoder."""
+    folder = tmp_path_factory.mktemp("run") / "digits"
+    torch.set_default_dtype(torch.float32)
+    try:
+        plan = runs.plan("attributes", flags={
+            "model": {"g": "encoder", "hidden": 8, "decoder_hidden": 8, "extra": 6, "score": 1.0},
+            "training": {"steps": 250, "rate": 5e-3, "tensorboard": False, "validate_every": 250},
+        })  # fmt: skip
+        runs.execute(plan, folder, progress=False)
+    finally:
+        torch.set_default_dtype(torch.float64)
+    return folder
+
+
+@pytest.fixture
+def picture(tmp_path):
+    from PIL import Image
+
+    x = (255 * data.load("digits").test.batch(torch.tensor([0])).x[0, 0]).byte()
+    path = tmp_path / "digit.png"
+    Image.fromarray(x.numpy()).save(path)
+    return path
+
+
+def test_the_uses_of_a_classifier(run, picture, tmp_path):
+    label = int(data.load("digits").test.batch(torch.tensor([0])).y)
+    found = reading.read(run, [picture])["images"][0]
+    assert found["holds"] == [str(label)] and found["probability"] > 0.5
+    wish = str((label + 1) % 10)
+    out = tmp_path / "out.png"
+    assert reading.imagine(run, [wish], out)["score_error"] < 1e-2
+    done = reading.edit(run, [picture], [wish, f"{wish}=2"], 1.0, out)
+    assert done["score_error"] < 1e-2 and done["largest_change_of_another_score"] < 1e-2
+    done = reading.vary(run, [picture], 3, 0.8, 0, out)
+    assert done["largest_change_of_a_score"] < 1e-2 < 0.05 < done["pixel_change"]
+    assert done["dimension_of_null_space"] == 64 - 10
+    done = reading.erase(run, [wish, str(label)], [picture], out)
+    assert done["idempotency_error"] < 1e-4 and out.exists()
+
+
+def test_a_table_of_a_classifier(run, tmp_path):
+    result = evaluated(run, tmp_path, baseline_minutes=0.02)
+    assert result["linearizer"]["accuracy"] > 0.85 > result["majority"]["accuracy"]
+    assert result["resnet18"]["steps"] >= 10
+    for row in result["erasure"]["of_each"].values():
+        before, after = row["probe_roc_auc"]
+        assert before > 0.9 and abs(after - 0.5) < 0.05
+    assert result["null_space"]["largest_change_float64"] < 1e-9
+    saved = json.loads((tmp_path / "attributes.json").read_text())
+    assert saved["linearizer"] == result["linearizer"]
+    again = evaluated(run, tmp_path, baseline_minutes=0.02)  # the trained ResNet is read
+    assert again["resnet18"] == result["resnet18"]
+
+
+@pytest.mark.parametrize(
+    ("wish", "words"),
+    [
+        ("11", "no output '11'. Did you mean 1"),
+        ("-3", "an image has one class"),
+        ("3=many", "expected 3=NUMBER"),
+        ("3=inf", "expected 3=NUMBER"),
+    ],
+)
+def test_wishes_that_cannot_be_met(run, wish, words):
+    with pytest.raises(ValueError, match=words):
+        reading.imagine(run, [wish])
+
+
+def test_uses_refuse_what_they_cannot_take(run, picture):
+    with pytest.raises(ValueError, match="expected attributes or a distilled network"):
+        reading.read("mnist-flow", [picture])
+    with pytest.raises(ValueError, match="no attribute 'smile'"):
+        reading.erase(run, ["smile"], [picture])
+    with pytest.raises(ValueError, match="from 0 to 1, got 2"):
+        reading.vary(run, [picture], amount=2)
