@@ -91,7 +91,9 @@ def trained(steps=80, **changes):
 @pytest.mark.parametrize("name", KINDS)
 def test_every_law_holds(name):
     model = classes(name)
-    assert model().certify(digits(8).x.to(model.read.weight)).passed
+    x = digits(8).x.to(model.read.weight)
+    assert model().certify(x).passed
+    assert torch.allclose(model.read.outputs_of(x), model()(x))
 
 
 @pytest.mark.parametrize("name", KINDS)
@@ -101,6 +103,7 @@ def test_settling_leaves_the_map_as_it_was(name):
     before = model()(x)
     attributes.finish(model, source)
     assert torch.allclose(model()(x), before)
+    assert torch.allclose(model.read.outputs_of(x), before)
     attributes.finish(model, source)  # again, as when a shipped model is rounded
     assert torch.allclose(model()(x), before)
     if model.read.encodes:
@@ -163,12 +166,17 @@ def test_attributes_are_learned_and_their_least_norm_images_have_them():
     assert right[0] > 0.95 and right[1] > 0.9 and right[2] < 0.75  # the third cannot be seen
     f = model()
     middle = f(f.source.zero())
-    bright, dark = (
-        f.pinv()(reading.wanted_scores(model, wish, middle)) for wish in ("bright", "-bright")
-    )
+    bright, dark = (f.pinv()(reading.held(model, wish, middle)) for wish in ("bright", "-bright"))
     assert bright.mean() > dark.mean() + 0.1
-    y = reading.wanted_scores(model, "bright, -left, other=1.5", middle)
+    y = reading.held(model, "bright, -left, other=1.5", middle)
     assert torch.allclose(f(f.pinv()(y)), y)
+    h, wanted = reading.wished(model, "bright, other=1.5")
+    assert h.operator.shape == (2, 256) and wanted[0, 1] == 1.5
+    assert torch.allclose(h(x), f(x)[:, [0, 2]])
+    # Of all points with these scores f† takes the shortest, so that asking less is shorter.
+    free, all_of_them = h.pinv()(wanted), f.pinv()(reading.held(model, "bright, other=1.5", middle))
+    assert torch.allclose(h(free), wanted)
+    assert f.source.norm(free) < f.source.norm(all_of_them)
     assert y[0, 2] == 1.5 and y[0, 0] == model.typical[1, 0] and y[0, 1] == model.typical[0, 1]
 
 
@@ -329,7 +337,7 @@ def test_the_uses_of_a_classifier(run, picture, tmp_path):
     wish = str((label + 1) % 10)
     out = tmp_path / "out.png"
     assert reading.imagine(run, [wish], out)["score_error"] < 1e-2
-    done = reading.edit(run, [picture], [wish, f"{wish}=2"], 1.0, out)
+    done = reading.edit(run, [picture], [wish, f"{wish}=2"], out=out)
     assert done["score_error"] < 1e-2 and done["largest_change_of_another_score"] < 1e-2
     done = reading.vary(run, [picture], 3, 0.8, 0, out)
     assert done["largest_change_of_a_score"] < 1e-2 < 0.05 < done["pixel_change"]
@@ -364,6 +372,13 @@ def test_a_table_of_a_classifier(run, tmp_path):
 def test_wishes_that_cannot_be_met(run, wish, words):
     with pytest.raises(ValueError, match=words):
         reading.imagine(run, [wish])
+
+
+def test_outputs_that_g_mixes_are_not_left_free(run, picture):
+    with pytest.raises(ValueError, match="g_y mixes the outputs"):
+        reading.edit(run, [picture], ["3=2"], hold=False)
+    with pytest.raises(ValueError, match="expected names"):
+        reading.edit(run, [picture], [" , "])
 
 
 def test_uses_refuse_what_they_cannot_take(run, picture):

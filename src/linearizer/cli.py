@@ -750,7 +750,7 @@ def distill(
     size: Annotated[
         int | None, typer.Option(min=1, help="side of the images", show_default="their own")
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="training steps")] = 4000,
+    steps: Annotated[int, typer.Option(min=1, help="training steps")] = 2000,
     seed: Annotated[int, typer.Option(min=0, help="of weights and order of samples")] = 0,
     out: Annotated[
         Path | None,
@@ -840,6 +840,10 @@ def edit(
     images: ImagesArgument,
     wish: WishOption,
     strength: Annotated[float, typer.Option(help="1 reaches the wanted scores")] = 1.0,
+    hold: Annotated[
+        bool,
+        typer.Option("--hold/--follow", help="keep all other scores, or let them follow"),
+    ] = True,
     out: PngOption = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -849,7 +853,7 @@ def edit(
     """
     from . import reading
 
-    result = reading.edit(run, images, wish, strength, out)
+    result = reading.edit(run, images, wish, strength, hold, out)
     _report(
         result,
         f"scores reached to {result['score_error']:.0e}; other scores change by at most "

@@ -267,14 +267,18 @@ class _PreActivation(nn.Module):
         self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
         self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
         nn.init.zeros_(self.conv2.weight)
-        self.shrink = nn.AvgPool2d(2, ceil_mode=True) if halve else nn.Identity()
-        self.match = (
-            nn.Conv2d(inputs, outputs, 1, bias=False) if inputs != outputs else nn.Identity()
-        )
+        # From behind the first activation: with conv2 at zero the network is not linear at first.
+        self.match: nn.Module | None = None
+        if halve or inputs != outputs:
+            self.match = nn.Sequential(
+                nn.AvgPool2d(2, ceil_mode=True) if halve else nn.Identity(),
+                nn.Conv2d(inputs, outputs, 1, bias=False),
+            )
 
     def forward(self, x: Tensor) -> Tensor:
         h = F.silu(self.norm1(x))
-        return self.match(self.shrink(x)) + self.conv2(F.silu(self.norm2(self.conv1(h))))
+        short = x if self.match is None else self.match(h)
+        return short + self.conv2(F.silu(self.norm2(self.conv1(h))))
 
 
 class Branches(nn.Module):

@@ -98,7 +98,13 @@ def series_plot(
 
 @torch.no_grad()
 def spectrum(
-    f: Linearizer, folder: Path, k: int = 8, limit: int = 512, names: Sequence[str] = ()
+    f: Linearizer,
+    folder: Path,
+    k: int = 8,
+    limit: int = 512,
+    names: Sequence[str] = (),
+    reach: float | None = None,
+    notes: Sequence[str] = (),
 ) -> dict[str, Any]:
     r"""Plot the singular values (and eigenvalues) of f, and draw its first singular vectors.
 
@@ -108,6 +114,9 @@ def spectrum(
         k: How many singular vectors to draw.
         limit: How many values to compute and plot at most.
         names: Of the channels, where points are series (steps, channels).
+        reach: How far to go along each singular vector; √dim if not given, as far as data lie
+            whose coordinates all have variance 1.
+        notes: Words beside each singular vector.
     """
     folder.mkdir(parents=True, exist_ok=True)
     size = min(f.operator.shape)
@@ -125,7 +134,7 @@ def spectrum(
     for name, vectors, space in (("input", svd.V, f.source), ("output", svd.U, f.target)):
         if len(space.shape) == 3 and space.shape[0] in (1, 3):
             files.append(folder / f"{name}-singular-vectors.png")
-            _walks(vectors, svd.S, space, name, files[-1])
+            _walks(vectors, svd.S, space, name, files[-1], reach, notes)
         elif len(space.shape) == 2:
             files.append(folder / f"{name}-singular-vectors.png")
             _curves(vectors, svd.S, space, name, files[-1], names)
@@ -196,13 +205,25 @@ def _plot_spectrum(values: Tensor, eigenvalues: Tensor | None, size: int, path: 
     figure.savefig(path)
 
 
-def _walks(vectors: Tensor, values: Tensor, space: Any, name: str, path: Path) -> None:
+def _walks(
+    vectors: Tensor,
+    values: Tensor,
+    space: Any,
+    name: str,
+    path: Path,
+    reach: float | None,
+    notes: Sequence[str],
+) -> None:
     """Rows c ⊙ v for each singular vector; data with unit variance has norms around √dim."""
-    steps = [c * space.dim**0.5 for c in (-1.0, -0.5, -0.125, 0.125, 0.5, 1.0)]
+    if reach is None:
+        steps = [c * space.dim**0.5 for c in (-1.0, -0.5, -0.125, 0.125, 0.5, 1.0)]
+    else:
+        steps = [c * reach for c in (-1.0, -2 / 3, -1 / 3, 0.0, 1 / 3, 2 / 3, 1.0)]
+    words = [f" {note}" for note in notes] or [""] * len(vectors)
     image_grid(
         path,
         [torch.cat([space.scale(c, v[None]) for c in steps]) for v in vectors],
-        [f"{i + 1}, σ = {s:.3g}" for i, s in enumerate(values.tolist())],
+        [f"{i + 1}, σ = {s:.3g}{words[i]}" for i, s in enumerate(values.tolist())],
         [f"{c:+.3g} ⊙ v" for c in steps],
         f"{name.capitalize()} singular vectors, as images",
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -20,8 +20,8 @@ from .runs import Opened, opened, run_data
 from .sampling import bordered, place, written
 from .settings import did_you_mean
 
-__all__ = ["class_gap", "edit", "erase", "eraser", "imagine", "labelled", "read", "readout_of",
-           "variations", "vary", "wanted_scores"]  # fmt: skip
+__all__ = ["class_gap", "edit", "erase", "eraser", "held", "imagine", "labelled", "parse_wish",
+           "read", "readout_of", "variations", "vary", "wished"]  # fmt: skip
 
 
 def readout_of(run: str | Path) -> Opened:
@@ -54,7 +54,7 @@ def read(run: str | Path, images: Sequence[str | Path]) -> dict[str, Any]:
     one = readout_of(run)
     model = one.model
     x, notes = _images(one, images)
-    scores, names = model()(x), _names(model)
+    scores, names = model.read.outputs_of(x), _names(model)
     rows = []
     for path, row in zip(images, scores.tolist(), strict=True):
         entry: dict[str, Any] = {"image": str(path), "scores": dict(zip(names, row, strict=True))}
@@ -70,15 +70,15 @@ def read(run: str | Path, images: Sequence[str | Path]) -> dict[str, Any]:
     return {"images": rows, "notes": notes}
 
 
-def wanted_scores(model: Attributes | Distillation, wish: str, scores: Tensor) -> Tensor:
-    r"""The scores (n, k) with a wish in them, such as ``Eyeglasses, -Smiling, Young=3``.
+def parse_wish(model: Attributes | Distillation, wish: str) -> dict[int, float]:
+    r"""Wanted scores by number of the output, of a wish such as ``Eyeglasses, -Smiling, Young=3``.
 
     A name sets the score that images with it have on average, ``-NAME`` that of images without it,
     and ``NAME=NUMBER`` any score. For classes a name sets all scores to the class's average.
     """
     names = _names(model)
     known = {n.lower(): i for i, n in enumerate(names)}
-    y = scores.clone()
+    found: dict[int, float] = {}
     for word in filter(None, (w.strip() for w in wish.split(","))):
         name, equals, number = (part.strip() for part in word.partition("="))
         without = not equals and name.startswith("-") and name.lower() not in known
@@ -88,12 +88,11 @@ def wanted_scores(model: Attributes | Distillation, wish: str, scores: Tensor) -
             raise ValueError(f"wish: there is no output {name!r}. {did_you_mean(name, names)}")
         if equals:
             try:
-                value = float(number)
+                found[i] = float(number)
             except ValueError:
-                value = math.nan
-            if not math.isfinite(value):
+                found[i] = math.nan
+            if not math.isfinite(found[i]):
                 raise ValueError(f"wish: expected {name}=NUMBER, got {word!r}.")
-            y[:, i] = value
         elif isinstance(model, Distillation):
             raise ValueError(
                 f"wish: an output of a network has no presence or absence, so {word!r} says too "
@@ -102,27 +101,64 @@ def wanted_scores(model: Attributes | Distillation, wish: str, scores: Tensor) -
         elif model.config.kind == "classes":
             if without:
                 raise ValueError(f"wish: an image has one class, so {word!r} names none.")
-            y = model.typical[i].expand_as(y).clone()
+            found = dict(enumerate(model.typical[i].tolist()))
         else:
-            y[:, i] = model.typical[0 if without else 1, i]
+            found[i] = float(model.typical[0 if without else 1, i])
+    if not found:
+        raise ValueError(f"wish: expected names with commas between, got {wish!r}.")
+    return found
+
+
+class Wish(NamedTuple):
+    """A map to the outputs that a wish speaks of, and what it wants of them, (1, k)."""
+
+    f: Linearizer
+    y: Tensor
+
+
+def wished(model: Attributes | Distillation, wish: str) -> Wish:
+    """The wish alone, which leaves all other outputs free, where outputs are separate."""
+    found = parse_wish(model, wish)
+    if not model.read.separate and len(found) < model.read.outputs:
+        raise ValueError(
+            "wish: g_y mixes the outputs of this model, so that some cannot be left free. Hold "
+            "the others, or train with output_blocks = 0."
+        )
+    f = model.read.only(list(found)) if model.read.separate else model()
+    values = [found[i] for i in (found if model.read.separate else sorted(found))]
+    return Wish(f, model.read.weight.new_tensor([values]))
+
+
+def held(model: Attributes | Distillation, wish: str, scores: Tensor) -> Tensor:
+    """The scores (n, k) with the wish in them, and all others as they are."""
+    y = scores.clone()
+    for i, value in parse_wish(model, wish).items():
+        y[:, i] = value
     return y
 
 
 @torch.no_grad()
 def imagine(run: str | Path, wishes: Sequence[str], out: Path | None = None) -> dict[str, Any]:
-    r"""f†(y): the image of least norm with the wanted scores, the others as they are on average."""
+    r"""f†(y): the image of least norm with the wanted scores, whatever its others are."""
     one = readout_of(run)
-    f = one.model()
-    if len(f.source.shape) != 3:
-        raise ValueError(f"{run}: it takes vectors of {f.source.shape[0]} numbers, not images.")
-    middle = f(f.source.zero())
-    y = torch.cat([wanted_scores(one.model, wish, middle) for wish in wishes])
-    x = f.pinv()(y)
+    model = one.model
+    zero = model.read.source.zero()
+    if zero.ndim != 4:
+        raise ValueError(f"{run}: it takes vectors of {zero.shape[1]} numbers, not images.")
+    images, error = [], 0.0
+    for wish in wishes:
+        if model.read.separate or isinstance(model, Attributes):
+            f, y = wished(model, wish)
+        else:
+            f = model()
+            y = held(model, wish, f(zero))
+        images.append(f.pinv()(y))
+        error = max(error, float((f(images[-1]) - y).abs().max()))
     out = out or place(one, "imagined.png")
     written(out)
-    image_grid(out, [torch.cat([f.source.zero(), x])], [], ["zero", *map(_short, wishes)],
+    image_grid(out, [torch.cat([zero, *images])], [], ["zero", *map(_short, wishes)],
                "Images of least norm, f†(y)", cell=1.3)  # fmt: skip
-    return {"score_error": float((f(x) - y).abs().max()), "files": [out]}
+    return {"score_error": error, "files": [out]}
 
 
 @torch.no_grad()
@@ -131,28 +167,31 @@ def edit(
     images: Sequence[str | Path],
     wishes: Sequence[str],
     strength: float = 1.0,
+    hold: bool = True,
     out: Path | None = None,
 ) -> dict[str, Any]:
-    r"""x ⊕ s ⊙ f†(y ⊖ f(x)): the nearest image with the wanted scores, and all others as they were.
+    r"""x ⊕ s ⊙ f†(y ⊖ f(x)): the nearest image with the wanted scores.
 
     Arguments:
-        wishes: Each makes one picture, see :func:`wanted_scores`.
+        wishes: Each makes one picture, see :func:`parse_wish`.
         strength: s; 1 reaches the wanted scores, more goes beyond.
+        hold: Keep all other scores as they are; otherwise they follow as they do in the data.
     """
     one = readout_of(run)
-    f = one.model()
+    model, f = one.model, one.model()
     x, notes = _images(one, images)
     before = f(x)
     columns, error, kept = [x], 0.0, 0.0
     for wish in wishes:
-        y = wanted_scores(one.model, wish, before)
-        step = f.target.scale(strength, f.target.sub(y, before))
-        aim = f.target.add(before, step)
-        made = f.source.add(x, f.pinv()(step))
+        h, y = (f, held(model, wish, before)) if hold else wished(model, wish)
+        step = h.target.scale(strength, h.target.sub(y.expand(len(x), -1), h(x)))
+        made = h.source.add(x, h.pinv()(step))
         columns.append(made)
-        error = max(error, float((f(made) - aim).abs().max()))
-        same = y == before
-        kept = max(kept, float(((f(made) - before) * same).abs().max()))
+        error = max(error, float((h(made) - h.target.add(h(x), step)).abs().max()))
+        others = torch.ones(before.shape[1], dtype=torch.bool)
+        others[list(parse_wish(model, wish))] = False
+        if bool(others.any()):
+            kept = max(kept, float((f(made) - before)[:, others].abs().max()))
     out = out or place(one, "edited.png")
     written(out)
     rows = [torch.stack(row) for row in zip(*columns, strict=True)]

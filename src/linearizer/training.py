@@ -66,6 +66,9 @@ class Training(Settings):
     rate: float = Field(1e-3, gt=0, description="learning rate of Adam at its highest")
     final_rate: float = Field(0.0, ge=0, le=1, description="share of the rate left at the end")
     warmup: int = Field(50, ge=0, description="steps until the rate is reached")
+    beta2: float = Field(
+        0.999, gt=0, lt=1, description="memory of Adam for squared gradients; less for short runs"
+    )
     weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay")
     clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0 for no limit")
     ema: float = Field(0.0, ge=0, lt=1, description="decay of the averaged weights; 0 for none")
@@ -262,6 +265,7 @@ class _Loop:
         self.optimizer = torch.optim.AdamW(
             self.named.values(),
             config.rate,
+            (0.9, config.beta2),
             weight_decay=config.weight_decay,
             fused=True if group.strategy != "fsdp" else None,
         )

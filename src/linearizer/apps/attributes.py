@@ -5,7 +5,6 @@ Paper: appendix E (further experiments), the attribute classifier.
 
 from __future__ import annotations
 
-import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +16,7 @@ from torch import Tensor, nn
 from ..draws import Draw
 from ..linearizer import Linearizer
 from ..pictures import image_grid
+from . import readout
 from .base import App
 from .readout import Readout, ReadoutConfig
 
@@ -116,7 +116,7 @@ def loss(model: Attributes, batch: Any, draw: Draw) -> dict[str, Tensor]:
 
 def measure(model: Attributes, batch: Any, draw: Draw) -> dict[str, Tensor]:
     """Accuracy and error of the scores, for each sample."""
-    scores, y = model()(batch.x), batch.y
+    scores, y = model.read.outputs_of(batch.x), batch.y
     if model.config.kind == "classes":
         right = (scores.argmax(1) == y).to(scores)
         unlikely = F.cross_entropy(scores, y, reduction="none")
@@ -136,8 +136,8 @@ def finish(model: Attributes, data: Any) -> None:
     if not model.logits:
         return
     model.read.settle(data.train)
-    f, train = model(), data.train
-    scores = torch.cat([f(x) for x in model.read.some(train, 20_000)])
+    train = data.train
+    scores = torch.cat([model.read.outputs_of(x) for x in model.read.some(train, 20_000)])
     y = train.batch(torch.arange(len(scores))).y
     if model.config.kind == "classes":
         marks = F.one_hot(y, len(model.config.names)).to(scores)
@@ -179,8 +179,9 @@ def preview(model: Attributes, data: Any, path: Path) -> None:
     image_grid(path, [images], ["f†(y)"], labels, f"Least-norm images{part}")
 
 
-def _epochs(n: int, images: int, batch: int) -> int:
-    return math.ceil(n * images / batch)
+def spectrum(model: Attributes, folder: Path, k: int) -> dict[str, Any]:
+    """The directions of images that the scores depend on most."""
+    return readout.spectrum(model.read, model.config.names, folder, k)
 
 
 _FACES = {
@@ -201,13 +202,25 @@ APP = App(
     decided=("shape", "names", "kind"),
     preview=preview,
     finish=finish,
+    spectrum=spectrum,
     training={"steps": 1000, "batch": 128, "rate": 2e-3},
     presets={
+        "mnist": {
+            "data": {"name": "mnist", "size": 32},
+            "model": {
+                "g": "encoder", "net": "conv", "hidden": 16, "extra": 22, "decoder_hidden": 16,
+                "output_blocks": 0, "score": 1.0, "move": 0.1,
+            },
+            "training": {
+                "steps": 3000, "batch": 128, "rate": 3e-3, "beta2": 0.99, "ema": 0.998,
+                "weight_decay": 0.02, "validate_every": 500, "checkpoint_every": 500,
+            },
+        },
         "celeba": {
             "data": {"name": "celeba"},
             "model": _FACES,
             "training": {
-                "steps": _epochs(40, 8000, 64), "batch": 64, "rate": 2e-3, "ema": 0.998,
+                "steps": 3500, "batch": 64, "rate": 2e-3, "beta2": 0.99, "ema": 0.998,
                 "weight_decay": 0.05, "warmup": 100, "validate_every": 500,
                 "checkpoint_every": 500,
             },

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from ..draws import Draw
 from ..linearizer import Linearizer
 from ..pictures import image_grid
+from . import readout
 from .base import App
 from .readout import Readout, ReadoutConfig
 
@@ -30,7 +31,7 @@ class Config(ReadoutConfig):
     likelihood: float = Field(0.1, ge=0, description="weight of −log p(x)/dim of mlp and glow")
     noise: float = Field(0.0, ge=0, description="added to the data of mlp and glow")
     spread: float = Field(
-        0.01, gt=0, description="deviation of the finest waves of the data, which encoder adds to"
+        0.02, gt=0, description="deviation of the finest waves of the data, which encoder adds to"
     )
     error: float = Field(10.0, ge=0, description="weight of the error of the outputs")
 
@@ -66,7 +67,7 @@ def loss(model: Distillation, batch: Any, draw: Draw) -> dict[str, Tensor]:
 
 def measure(model: Distillation, batch: Any, draw: Draw) -> dict[str, Tensor]:
     """For each sample 1 − ‖(f(x) − y)/s‖²/k, whose mean is R² over the outputs; and the error."""
-    gap = model()(batch.x) - batch.y
+    gap = model.read.outputs_of(batch.x) - batch.y
     return {
         "R2": 1 - (gap / model.spread).square().mean(1),
         "largest error": gap.abs().amax(1),
@@ -119,7 +120,15 @@ def preview(model: Distillation, data: Any, path: Path) -> None:
     image_grid(path, rows, labels, [""] * 10, "Images, least-norm images, and one changed output")
 
 
-_SPRITES = {"g": "encoder", "net": "conv", "hidden": 24, "decoder_hidden": 16}
+def spectrum(model: Distillation, folder: Path, k: int) -> dict[str, Any]:
+    """The directions of the data that the outputs depend on most."""
+    names = [f"output {i}" for i in range(model.config.outputs)]
+    return readout.spectrum(model.read, names, folder, k)
+
+
+_SPRITES = {
+    "g": "encoder", "net": "conv", "hidden": 16, "decoder_hidden": 16, "decode_every": 8,
+}  # fmt: skip
 
 APP = App(
     name="disentangle",
@@ -135,9 +144,10 @@ APP = App(
     preview=preview,
     start=start,
     finish=finish,
+    spectrum=spectrum,
     data="dsprites",
     source="distilled",
-    training={"steps": 4000, "batch": 128, "rate": 1e-3, "ema": 0.995, "validate_every": 1000,
-              "checkpoint_every": 500},
+    training={"steps": 2000, "batch": 128, "rate": 3e-3, "beta2": 0.99, "ema": 0.99,
+              "validate_every": 500, "checkpoint_every": 500},
     presets={"dsprites": {"data": {"name": "dsprites"}, "model": _SPRITES}},
 )  # fmt: skip

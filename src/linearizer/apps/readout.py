@@ -6,6 +6,8 @@ Paper: appendix E (further experiments), which use a rectangular core.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
@@ -13,6 +15,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
+from .. import pictures
 from ..bijections import ActNorm, Bijection, Chain, Flatten, encoder, glow, mlp
 from ..draws import Draw
 from ..linearizer import Linearizer
@@ -20,7 +23,7 @@ from ..operators import Dense, LowRank
 from ..settings import Settings
 from ..spaces import Space
 
-__all__ = ["Readout", "ReadoutConfig"]
+__all__ = ["Readout", "ReadoutConfig", "spectrum"]
 
 
 class ReadoutConfig(Settings):
@@ -100,6 +103,35 @@ class Readout(nn.Module):
         V = F.pad(self.weight.mT, (0, 0, 0, self.source.dim - self.width))
         eye = torch.eye(self.outputs, dtype=V.dtype, device=V.device)
         return Linearizer(self.source, LowRank(eye, V), self.target)
+
+    @property
+    def separate(self) -> bool:
+        """Whether each output has a row of the core for itself: g_y only shifts and scales."""
+        return isinstance(self.target.g, ActNorm)
+
+    def only(self, index: Sequence[int]) -> Linearizer:
+        r"""The map to some of the outputs, S f: its f† asks nothing of the others."""
+        if not isinstance(self.target.g, ActNorm):
+            raise ValueError(
+                "only: g_y mixes the outputs, so that none of them has a row of A for itself. "
+                "Train with output_blocks = 0."
+            )
+        g, chosen = ActNorm((len(index),)), list(index)
+        with torch.no_grad():
+            g.mean.copy_(self.target.g.mean[chosen])
+            g.log_scale.copy_(self.target.g.log_scale[chosen])
+            g.initialized.copy_(self.target.g.initialized)
+        A = self().operator
+        rows = LowRank(A.U[chosen], A.V) if isinstance(A, LowRank) else Dense(self.weight[chosen])
+        return Linearizer(self.source, rows, Space(g.to(self.weight)))
+
+    def outputs_of(self, x: Tensor) -> Tensor:
+        """f(x), without the coordinates that the core does not see: a decoder need not run."""
+        if not self.encodes:
+            return self()(x)
+        waves, encode, _, last = self._layers()
+        u = encode(waves(x))[:, : self.width]
+        return self.target.points(last.g(u) @ self.weight.mT)
 
     def initialize(self, x: Tensor, y: Tensor) -> None:
         """What depends on data in both g, from data and wanted outputs with a little noise."""
@@ -201,6 +233,22 @@ class Readout(nn.Module):
         """The first ``count`` samples, in batches of the model's kind."""
         for index in torch.arange(min(count, len(data))).split(batch):
             yield data.batch(index).x.to(self.weight)
+
+
+@torch.no_grad()
+def spectrum(read: Readout, names: Sequence[str], folder: Path, k: int) -> dict[str, Any]:
+    """Singular values, and the input directions that matter most, each with its outputs."""
+    f = read()
+    k = min(k, *f.operator.shape)
+    U = f.operator.svd(k).U
+    words = []
+    for column in U.mT:
+        strong = column.abs().argsort(descending=True)[:2].tolist()
+        words.append("(" + ", ".join(f"{'−' if column[i] < 0 else ''}{names[i]}" for i in strong)
+                     + ")")  # fmt: skip
+    reach = 3.0 if read.encodes else None
+    result = pictures.spectrum(f, folder, k, reach=reach, notes=words)
+    return {**result, "strongest_outputs": words}
 
 
 def _kind(config: ReadoutConfig) -> str:

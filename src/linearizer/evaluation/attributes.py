@@ -16,7 +16,7 @@ from ..checkpoint import fill, read_tensors, tensors_of, write_tensors
 from ..draws import Draw
 from ..metrics import roc_auc
 from ..pictures import image_grid
-from ..reading import class_gap, eraser, labelled, readout_of, variations, wanted_scores
+from ..reading import class_gap, eraser, held, labelled, readout_of, variations
 from ..runs import run_data
 from ..training import Training
 from .tables import Say, result_folder, write_table
@@ -51,7 +51,7 @@ def attributes(
     names, f = model.config.names, model()
     x, y = _gathered(model, source.test)
     say(f"{source.name}: {len(x):,} test images, {len(names)} outputs")
-    scores = _each(f, x)
+    scores = _each(model.read.outputs_of, x)
     train_y = torch.cat([m for _, m in labelled(model, source.train, len(source.train))])
     kind = model.config.kind
     result: dict[str, Any] = {
@@ -251,7 +251,7 @@ def _edits(
         lacks = (y[:, k] < 0.5) & (before[:, k] < 0)
         if not bool(lacks.any()):
             continue
-        wanted = wanted_scores(model, name, before[lacks])
+        wanted = held(model, name, before[lacks])
         made = torch.cat([
             f.back_project(a, b) for a, b in zip(x[lacks].split(100), wanted.split(100),
                                                  strict=True)
@@ -304,8 +304,8 @@ def _edit_picture(
     for name in shown:
         k = model.config.names.index(name)
         has = y[:8, k] > 0.5
-        more = wanted_scores(model, name, before)
-        less = wanted_scores(model, f"-{name}", before)
+        more = held(model, name, before)
+        less = held(model, f"-{name}", before)
         rows.append(f.back_project(some, torch.where(has[:, None], less, more)))
         labels.append(f"± {name}")
     image_grid(path, rows, labels, [""] * len(some),

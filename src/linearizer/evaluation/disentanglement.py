@@ -178,7 +178,7 @@ def _of_run(run: str | Path) -> Encode:
     one = opened(run)
     if not isinstance(one.model, Distillation):
         raise ValueError(f"{run}: expected a distilled network, but the run holds {one.app.name}.")
-    return one.model()
+    return one.model.read.outputs_of
 
 
 @torch.no_grad()
@@ -187,9 +187,8 @@ def _r2(run: Path, root: Path | None) -> dict[str, float]:
     one = opened(run)
     test = run_data(one, root).test
     pairs = [test.batch(i) for i in torch.arange(len(test)).split(500)]
-    f = one.model()
     y = torch.cat([p.y for p in pairs if p.y is not None]).double()
-    gap = torch.cat([f(p.x) for p in pairs]).double() - y
+    gap = torch.cat([one.model.read.outputs_of(p.x) for p in pairs]).double() - y
     r2 = 1 - gap.square().mean(0) / y.var(0, correction=0)
     return {"mean": float(r2.mean()), "least": float(r2.min())}
 
