@@ -37,6 +37,7 @@ ORDER = [
     "progress",
     "training",
     "runs",
+    "distilling",
     "sampling",
     "projecting",
     "reading",

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import linearizer as lz
 from linearizer import data, load, reading, runs
 from linearizer.apps import attributes, disentangle
 from linearizer.apps.readout import Readout, ReadoutConfig
@@ -277,6 +278,25 @@ def test_a_network_of_vectors_is_distilled(tmp_path, monkeypatch):
     back = f.back_project(x[:5], y)
     assert torch.allclose(f(back), y, atol=1e-3)
     assert f.double().certify(x[:8].double()).passed
+
+
+def test_distill_takes_a_module_and_a_tensor(tmp_path):
+    torch.manual_seed(1)
+    net = nn.Sequential(nn.Linear(5, 12), nn.Tanh(), nn.Dropout(0.5), nn.Linear(12, 2)).float()
+    x = torch.randn(800, 5).float()
+    settings = {"model": {"blocks": 2, "hidden": 32, "likelihood": 0.01},
+                "training": {"steps": 300, "rate": 5e-3, "tensorboard": False},
+                "progress": False}  # fmt: skip
+    model = lz.distill(net, x, tmp_path / "run", **settings)
+    assert net.training
+    y = net.eval()(x).detach()
+    assert bool((model()(x) - y).square().mean() < 0.1 * y.var())
+    again = lz.distill(net, x, tmp_path / "run", **settings)  # it is done: nothing is trained
+    assert torch.equal(again()(x), model()(x))
+    with pytest.raises(ValueError, match="10 samples or more, got 4"):
+        lz.distill(net, x[:4])
+    with pytest.raises(ValueError, match="size is for images"):
+        lz.distill(net, x, size=3)
 
 
 def test_outputs_that_never_change_are_refused():

@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from . import apps, bijections, data, nets, operators
     from .certificate import Certificate
     from .checkpoint import load, models, save
+    from .distilling import distill
     from .linearizer import Linearizer
     from .spaces import Space
     from .training import fit
@@ -24,6 +25,7 @@ __all__ = [
     "apps",
     "bijections",
     "data",
+    "distill",
     "families",
     "fit",
     "load",
@@ -38,6 +40,7 @@ _HOMES = {
     "Certificate": "certificate",
     "Linearizer": "linearizer",
     "Space": "spaces",
+    "distill": "distilling",
     "fit": "training",
     "load": "checkpoint",
     "models": "checkpoint",

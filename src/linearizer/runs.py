@@ -120,8 +120,9 @@ def execute(
     resume: bool = False,
     progress: bool = True,
     say: Any = lambda text: None,
+    source: data.Data | None = None,
 ) -> Result:
-    """Load the data, build the model, train it into the run folder."""
+    """Load the data (or take ``source`` for them), build the model, train it into the folder."""
     if run.exists() and not run.is_dir():
         raise ValueError(f"train: expected a folder for the run, but {run} is a file.")
     if run.is_dir() and not resume and ((run / STATE).exists() or (run / CONFIG).exists()):
@@ -137,9 +138,10 @@ def execute(
                 "Choose a new folder with --out."
             )
     app = plan.app
-    with Transfer("images") if progress else nullcontext() as transfer:
-        seen = transfer.update if transfer is not None else None
-        source = SOURCES[app.source].load(plan.data, root, seen)
+    if source is None:
+        with Transfer("images") if progress else nullcontext() as transfer:
+            seen = transfer.update if transfer is not None else None
+            source = SOURCES[app.source].load(plan.data, root, seen)
     for note in source.notes:
         say(note)
     facts = app.facts(source)

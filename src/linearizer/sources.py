@@ -29,6 +29,7 @@ __all__ = [
     "SeriesSettings",
     "Source",
     "StyleSettings",
+    "distilled_parts",
 ]
 
 
@@ -217,27 +218,32 @@ def _stylised(settings: StyleSettings, root: Path | None, progress: Progress | N
     return data.Data(name, train, val, parts[2], notes)
 
 
+def distilled_parts(
+    settings: DistilledSettings, root: Path | None, progress: Progress | None
+) -> tuple[str, tuple[Any, Any, Any], tuple[str, ...]]:
+    """Name, parts and notes of the samples alone."""
+    if settings.name.lower().endswith(SUFFIXES):
+        if settings.size is not None:
+            raise ValueError("size is for images; samples in a file have the size they have.")
+        parts, notes = load_arrays(Path(settings.name).expanduser())
+        return Path(settings.name).name, parts, notes
+    loaded = data.load(settings.name, root, settings.size, progress=progress)
+    sprites, notes = loaded.train, loaded.notes
+    if not isinstance(sprites, data.Sprites):
+        return loaded.name, (sprites, loaded.val, loaded.test), notes
+    # They have no split.
+    order = torch.randperm(len(sprites), generator=torch.Generator().manual_seed(0))
+    val, test, train = order.split([HELD_OUT, HELD_OUT, len(order) - 2 * HELD_OUT])
+    notes = (*notes, f"distilled from all but {2 * HELD_OUT:,} images of a fixed seed")
+    return loaded.name, (Some(sprites, train), Some(sprites, val), Some(sprites, test)), notes
+
+
 def _distilled(
     settings: DistilledSettings, root: Path | None, progress: Progress | None
 ) -> data.Data:
     """Samples with what the network gives for them."""
     network = load_network(settings.teacher, root)
-    parts: tuple[Any, Any, Any]
-    if settings.name.lower().endswith(SUFFIXES):
-        if settings.size is not None:
-            raise ValueError("size is for images; samples in a file have the size they have.")
-        parts, notes = load_arrays(Path(settings.name).expanduser())
-        name = Path(settings.name).name
-    else:
-        loaded = data.load(settings.name, root, settings.size, progress=progress)
-        name, notes = loaded.name, loaded.notes
-        parts = loaded.train, loaded.val, loaded.test
-        if isinstance(loaded.train, data.Sprites):  # it has no split
-            sprites = loaded.train
-            order = torch.randperm(len(sprites), generator=torch.Generator().manual_seed(0))
-            val, test, train = order.split([HELD_OUT, HELD_OUT, len(order) - 2 * HELD_OUT])
-            parts = Some(sprites, train), Some(sprites, val), Some(sprites, test)
-            notes = (*notes, f"distilled from all but {2 * HELD_OUT:,} images of a fixed seed")
+    name, parts, notes = distilled_parts(settings, root, progress)
     train, val, test = (Distilled(part, network) for part in parts)
     return data.Data(name, train, val, test, notes)
 

@@ -1,0 +1,107 @@
+r"""A Linearizer of a network that one has: f(x) = g_y⁻¹(A g_x(x)) ≈ network(x) on given data."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from . import data as sources
+from .apps.disentangle import Distillation
+from .checkpoint import load
+from .data.distilled import Arrays, Distilled, Some
+from .networks import load_network
+from .runs import execute, plan
+from .sources import distilled_parts
+
+__all__ = ["distill"]
+
+
+def distill(
+    network: nn.Module | str | Path,
+    data: Tensor | str | Path,
+    run: str | Path | None = None,
+    *,
+    size: int | None = None,
+    model: Mapping[str, Any] | None = None,
+    training: Mapping[str, Any] | None = None,
+    root: Path | None = None,
+    progress: bool = True,
+) -> Distillation:
+    r"""A model whose ``model()`` is a Linearizer that gives what the network gives on the data.
+
+    Nine tenths of a tensor's rows are learned from, the rest validate (what is held out of other
+    data is as their source has it). The mean R² over the outputs is printed, and in metrics.jsonl.
+
+    Arguments:
+        network: A torch module, (batch, \*shape) → (batch, m); or what ``load_network`` takes: an
+            .onnx or .pt2 file, "file.py:name", the name of an encoder.
+        data: Samples (n, \*shape) as floats; or a data set's name, a folder of images, a .npy, .npz
+            or .csv file.
+        run: Folder to keep the run in, to be resumed and loaded; none if not given.
+        size: Side of the images, if not their own.
+        model, training: Settings of the app ``disentangle`` and of ``Training``.
+
+    Example:
+        >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
+        >>> f = distill(net.float(), torch.randn(500, 4).float(), progress=False,
+        ...             model={"blocks": 2, "hidden": 16}, training={"steps": 5})()
+        >>> f.operator.shape, f.rank()
+        ((2, 4), 2)
+    """
+    chosen: dict[str, Any] = {"teacher": "given", "name": "given"}
+    if not isinstance(network, nn.Module):
+        chosen["teacher"] = str(network)
+    given = None
+    if isinstance(data, Tensor):
+        if size is not None:
+            raise ValueError("distill: size is for images from files; a tensor has its own.")
+        given = _of_tensor(data)
+    else:
+        chosen["name"] = str(data)
+        if size is not None:
+            chosen["size"] = size
+    flags = {"data": chosen, "model": dict(model or {}), "training": dict(training or {})}
+    wanted = plan("disentangle", flags=flags)
+    source = None
+    if isinstance(network, nn.Module) or given is not None:
+        source = _with(load_network(network, root), given, wanted, root)
+    with tempfile.TemporaryDirectory() as spare, _single_precision():
+        folder = Path(run) if run is not None else Path(spare) / "run"
+        execute(wanted, folder, root=root, resume=run is not None, progress=progress, source=source)
+        return load(folder)
+
+
+@contextmanager
+def _single_precision() -> Iterator[None]:
+    """Networks and data are of float32, whatever torch's default is now."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+def _of_tensor(x: Tensor) -> tuple[Any, Any, Any]:
+    if len(x) < 10:
+        raise ValueError(f"distill: expected 10 samples or more, got {len(x)}.")
+    whole = Arrays(x.to(torch.float32))
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
+    held_out = Some(whole, order[: len(x) // 10])
+    return Some(whole, order[len(x) // 10 :]), held_out, held_out
+
+
+def _with(network: Any, given: Any, wanted: Any, root: Path | None) -> sources.Data:
+    """The parts with what the network gives for them."""
+    name = "given"
+    notes: tuple[str, ...] = ()
+    if given is None:
+        name, given, notes = distilled_parts(wanted.data, root, None)
+    train, val, test = (Distilled(part, network) for part in given)
+    return sources.Data(name, train, val, test, notes)
