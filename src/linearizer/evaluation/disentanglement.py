@@ -3,7 +3,6 @@ r"""FactorVAE, SAP and DCI scores of encoders of dSprites, and of what is distil
 from __future__ import annotations
 
 import json
-import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -87,33 +86,32 @@ def disentanglement(
     out.mkdir(parents=True, exist_ok=True)
     kept = _Kept(out / "scores.json")
     sprites, notes = _sprites(root)
+    teachers = {name: load_network(spec, root) for name, spec in TEACHERS.items()}
+    students = [(f"Linearizer-{name}", seed) for seed in range(seeds) for name in TEACHERS]
+    facts: dict[tuple[str, int], dict[str, Any]] = {}
+    for key in students:
+        if not kept.has(*key):
+            say(f"{key[0]}, seed {key[1]}: distillation")
+            facts[key] = _distilled(*key, out, root, steps)
+            say(f"{key[0]}, seed {key[1]}: R² {facts[key]['r2']['mean']:.4f}")
+    codes: dict[str, Tensor] = {}
+    for key, (name, teacher) in zip(students, seeds * list(teachers.items()), strict=True):
+        row, seed = key
+        if not kept.has(name, seed):
+            say(f"{name}, seed {seed}: scores")
+            if name not in codes:
+                codes[name] = codes_of(teacher, sprites)
+            kept.put(name, seed, scores(codes[name], sprites.sizes, seed)._asdict())
+        if not kept.has(row, seed):
+            say(f"{row}, seed {seed}: scores")
+            own = codes_of(_of_run(_folder(*key, out)), sprites)
+            kept.put(row, seed, {**scores(own, sprites.sizes, seed)._asdict(), **facts[key]})
     rows: dict[str, Any] = {}
-    for name, spec in TEACHERS.items():
-        teacher = load_network(spec, root)  # here, so that its absence shows before the training
-        _score(kept, name, range(seeds), teacher, sprites, say)
-        for seed in range(seeds):
-            key = f"Linearizer-{name}"
-            if kept.has(key, seed):
-                continue
-            run = out / f"{spec}-{seed}"
-            say(f"{key}, seed {seed}: distillation")
-            flags: dict[str, dict[str, Any]] = {
-                "data": {"teacher": spec},
-                "training": {"seed": seed, "tensorboard": False},
-            }
-            if steps is not None:
-                flags["training"]["steps"] = steps
-            begun = time.process_time()
-            done = execute(plan("disentangle", preset="dsprites", flags=flags), run, root=root,
-                           resume=True, progress=False)  # fmt: skip
-            minutes = (time.process_time() - begun) / 60
-            facts = {"r2": _r2(run, root), "seconds": done.seconds, "cpu_minutes": minutes,
-                     "steps": done.step}  # fmt: skip
-            _score(kept, key, [seed], _of_run(run), sprites, say, facts)
-        for key in (name, f"Linearizer-{name}"):
-            rows[key] = _summary([kept.get(key, s) for s in range(seeds)])
-            rows[key]["paper"] = {
-                column: list(pair) for column, pair in zip(COLUMNS, PAPER[key], strict=True)
+    for name in TEACHERS:
+        for row in (name, f"Linearizer-{name}"):
+            rows[row] = _summary([kept.get(row, s) for s in range(seeds)])
+            rows[row]["paper"] = {
+                column: list(pair) for column, pair in zip(COLUMNS, PAPER[row], strict=True)
             }
         rows[f"Linearizer-{name}"]["within_one_std_of_teacher"] = {
             column: abs(rows[f"Linearizer-{name}"][column][0] - rows[name][column][0])
@@ -154,24 +152,24 @@ class _Kept:
             part.write_text(json.dumps(self.rows, indent=2) + "\n", encoding="utf-8")
 
 
-def _score(
-    kept: _Kept,
-    row: str,
-    seeds: Any,
-    encode: Encode,
-    sprites: data.Sprites,
-    say: Say,
-    facts: Mapping[str, Any] | None = None,
-) -> None:
-    """Scores of one encoder for those seeds that are not there yet."""
-    left = [seed for seed in seeds if not kept.has(row, seed)]
-    if not left:
-        return
-    say(f"{row}: codes of all images")
-    codes = codes_of(encode, sprites)
-    for seed in left:
-        say(f"{row}: scores, seed {seed}")
-        kept.put(row, seed, {**scores(codes, sprites.sizes, seed)._asdict(), **(facts or {})})
+def _folder(row: str, seed: int, out: Path) -> Path:
+    return out / f"{TEACHERS[row.removeprefix('Linearizer-')]}-{seed}"
+
+
+def _distilled(
+    row: str, seed: int, out: Path, root: Path | None, steps: int | None
+) -> dict[str, Any]:
+    """Train one Linearizer, unless it is there; how well it stands in for its teacher."""
+    run = _folder(row, seed, out)
+    flags: dict[str, dict[str, Any]] = {
+        "data": {"teacher": TEACHERS[row.removeprefix("Linearizer-")]},
+        "training": {"seed": seed, "tensorboard": False},
+    }
+    if steps is not None:
+        flags["training"]["steps"] = steps
+    done = execute(plan("disentangle", preset="dsprites", flags=flags), run, root=root,
+                   resume=True, progress=False)  # fmt: skip
+    return {"r2": _r2(run, root), "seconds": done.seconds, "steps": done.step}
 
 
 def _of_run(run: str | Path) -> Encode:
