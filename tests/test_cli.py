@@ -284,6 +284,16 @@ BAD = [
     (("project", "FILE"), "not an image|cannot identify|expected an image"),
     (("project", "FILE", "--rank", "-1"), "Invalid value for .--rank"),
     (("evaluate", "projector", "RUN"), "expected a projector, but the run holds attributes"),
+    (("read", "mnist-flow", "FILE"), "expected attributes or a distilled network"),
+    (("imagine", "RUN", "-w", "eleven"), "there is no output 'eleven'. Known: 0, 1"),
+    (("edit", "RUN", "FILE", "-w", "3"), "not an image|expected a readable image"),
+    (("erase", "RUN", "FILE", "-a", "cat"), "there is no attribute 'cat'"),
+    (("vary", "RUN", "FILE", "--amount", "2"), "Invalid value for .--amount"),
+    (("distill", "none.onnx", "--data", "digits"), r"none\.onnx"),
+    (("distill", "betahh", "--data", "digits"), "betahh.*Did you mean .*betah"),
+    (("train", "disentangle", "--teacher", "FILE", "--data", "digits"), "expected"),
+    (("evaluate", "attributes", "mnist-flow"), "expected attributes or a distilled network"),
+    (("evaluate", "disentanglement", "--encoder", "nothing"), "nothing"),
     (("data", "fetch", "mnits"), "Did you mean .mnist"),
     (("quickstart", "--out", "FILE"), "needs a folder, but"),
     (("quickstart", "--out", "FILE/below"), "Not a directory|needs a folder"),
@@ -312,11 +322,31 @@ def test_a_bad_request_is_one_sentence_and_exit_2(tmp_path, run, arguments, mess
     assert file.read_text() == "mine"
 
 
+def test_a_network_is_distilled_read_and_edited(tmp_path):
+    from PIL import Image
+
+    (tmp_path / "mine.py").write_text(
+        "import torch\nnet = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
+    )
+    pixels = (255 * lz.data.load("digits").test.batch(torch.tensor([0])).x[0, 0]).byte()
+    Image.fromarray(pixels.numpy()).save(tmp_path / "digit.png")
+    done = linearizer("distill", "mine.py:net", "--data", "digits", "--steps", 20, "-q", "-o",
+                      "run", cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0 and "R2" in done.stdout, done.stderr
+    done = linearizer("read", "run", "digit.png", "--json", cwd=tmp_path)
+    before = json.loads(done.stdout)["images"][0]["scores"]
+    assert set(before) == {"0", "1", "2"}
+    done = linearizer("edit", "run", "digit.png", "-w", "1=0.5", "-o", "out.png", "--json",
+                      cwd=tmp_path)  # fmt: skip
+    assert done.returncode == 0 and (tmp_path / "out.png").exists(), done.stderr
+    assert json.loads(done.stdout)["score_error"] < 1e-2
+
+
 def test_version_help_and_completion():
     assert linearizer("version").stdout.strip() == lz.__version__
     top = linearizer("--help").stdout
     for name in ("quickstart", "data", "train", "resume", "runs", "certify", "spectrum", "export",
-                 "project"):  # fmt: skip
+                 "project", "distill", "read", "imagine", "edit", "vary", "erase"):  # fmt: skip
         assert name in top
         text = linearizer(name, "--help").stdout
         assert "Example: linearizer" in re.sub(r"\s+", " ", text), name

@@ -1,5 +1,6 @@
 """Readouts: attributes and distilled networks, their losses, algebra and commands."""
 
+import importlib
 import json
 
 import pytest
@@ -15,6 +16,8 @@ from linearizer.draws import Draw
 from linearizer.evaluation import attributes as evaluated
 from linearizer.evaluation.attributes import accuracies, linear_probes
 from linearizer.nets import ResNet
+
+disentanglement_table = importlib.import_module("linearizer.evaluation.disentanglement")
 
 KINDS = {
     "mlp": {"g": "mlp", "blocks": 2, "hidden": 16},
@@ -408,3 +411,28 @@ def test_uses_refuse_what_they_cannot_take(run, picture):
         reading.erase(run, ["smile"], [picture])
     with pytest.raises(ValueError, match="from 0 to 1, got 2"):
         reading.vary(run, [picture], amount=2)
+
+
+# -- the table of disentanglement --------------------------------------------------------------
+
+
+def test_the_table_is_made_of_what_is_kept(tmp_path, data_root):
+    if not (data_root / "disentangling_vae").is_dir():
+        pytest.skip("the encoders of disentangling_vae are not in the data folder")
+    names = disentanglement_table.TEACHERS
+    one = dict.fromkeys(disentanglement_table.COLUMNS, 0.5)
+    facts = {"r2": {"mean": 0.99, "least": 0.97}, "seconds": 60.0, "steps": 10}
+    rows = {name: {str(s): {**one, "sap": 0.1 * s} for s in range(3)} for name in names}
+    for name in names:
+        rows[f"Linearizer-{name}"] = {str(s): {**one, **facts, "sap": 0.25} for s in range(3)}
+    (tmp_path / "scores.json").write_text(json.dumps(rows))
+    result = disentanglement_table.disentanglement(3, tmp_path, data_root)
+    row = result["rows"]["Linearizer-BetaH"]
+    assert result["rows"]["BetaH"]["sap"] == [pytest.approx(0.1), pytest.approx(0.1)]
+    assert row["within_one_std_of_teacher"] == {
+        **dict.fromkeys(disentanglement_table.COLUMNS, True), "sap": False}  # fmt: skip
+    assert row["r2"] == 0.99 and row["least_r2_of_an_output"] == 0.97
+    assert "| Linearizer-BetaH | 0.500 ± 0.000 (0.69 ± 0.05) | 0.250 ± 0.000" in result["table"]
+    (tmp_path / "scores.json").write_text("{")
+    with pytest.raises(ValueError, match="expected JSON"):
+        disentanglement_table.disentanglement(3, tmp_path, data_root)

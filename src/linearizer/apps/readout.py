@@ -139,7 +139,8 @@ class Readout(nn.Module):
         if self.encodes:
             Chain(*self._layers()[:3]).initialize(x)
         else:
-            self.source.g.initialize(x + self.config.noise * draw.normal(x))
+            least = 0.01 * float(x.std())  # a feature that never changes needs some scale, too
+            self.source.g.initialize(x + max(self.config.noise, least) * draw.normal(x))
         self.target.g.initialize(y + 0.1 * y.std().clamp_min(1e-3) * draw.normal(y))
 
     def _layers(self) -> list[Any]:
