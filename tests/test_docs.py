@@ -24,6 +24,9 @@ def test_the_documents_quote_the_benchmarks(monkeypatch):
     assert readme_table.weather_rows() in (ROOT / "docs" / "forecast.md").read_text(), hint
     dynamics = (ROOT / "docs" / "dynamics.md").read_text()
     assert readme_table.dynamics_table() in dynamics, hint
+    attributes = (ROOT / "docs" / "attributes.md").read_text()
+    assert readme_table.attributes_table() in attributes, hint
+    assert readme_table.disentanglement_table() in (ROOT / "docs" / "distill.md").read_text(), hint
     sys.modules.pop("common", None)
 
 

@@ -961,6 +961,9 @@ def evaluate_disentanglement(
         ),
     ] = None,
     seeds: Annotated[int, typer.Option(min=1, help="how many, from 0 on")] = 3,
+    distillations: Annotated[
+        int, typer.Option(min=1, help="of each teacher, which the seeds take in turn")
+    ] = 1,
     steps: Annotated[
         int | None, typer.Option(min=1, help="of each distillation", show_default="as the preset")
     ] = None,
@@ -981,7 +984,7 @@ def evaluate_disentanglement(
     if encoder is not None:
         result = evaluation.disentanglement_of(encoder, seeds, out, data_root, _note)
     else:
-        result = evaluation.disentanglement(seeds, out, data_root, _note, steps)
+        result = evaluation.disentanglement(seeds, out, data_root, _note, steps, distillations)
     if as_json:
         _json(result)
         return

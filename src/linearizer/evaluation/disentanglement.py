@@ -18,7 +18,7 @@ from ..networks import load_network
 from ..runs import execute, opened, plan, run_data
 from .tables import Say, rounded, write_table
 
-__all__ = ["disentanglement", "disentanglement_of"]
+__all__ = ["disentanglement", "disentanglement_of", "table"]
 
 #: Name in the paper's table, and what ``load_network`` knows it by.
 TEACHERS = {"VAE": "vae", "FactorVAE": "factor", "BetaH": "betah"}
@@ -67,7 +67,7 @@ def disentanglement_of(
     name = Path(encoder).name
     summary = {name: _summary(rows)}
     result = {"encoder": name, "data": list(notes), "seeds": rows, "rows": summary,
-              "table": _table(summary)}  # fmt: skip
+              "table": table(summary)}  # fmt: skip
     return write_table(result, out / f"{name}.json", [])
 
 
@@ -77,35 +77,42 @@ def disentanglement(
     root: Path | None = None,
     say: Say = lambda text: None,
     steps: int | None = None,
+    distillations: int = 1,
 ) -> dict[str, Any]:
     r"""All rows of the paper's table: each teacher, and Linearizers distilled from it.
 
-    A teacher is scored with every seed; a Linearizer is distilled anew for every seed and scored
-    with it. What is done is kept in ``out``, so that a stopped table goes on.
+    Both are scored with every seed. Of several distillations, each with a seed of its own, the
+    seeds of the scores take one after the other. What is done is kept in ``out``, so that a stopped
+    table goes on.
     """
     out.mkdir(parents=True, exist_ok=True)
     kept = _Kept(out / "scores.json")
     sprites, notes = _sprites(root)
     teachers = {name: load_network(spec, root) for name, spec in TEACHERS.items()}
-    students = [(f"Linearizer-{name}", seed) for seed in range(seeds) for name in TEACHERS]
+    encoders: dict[tuple[str, int], Encode] = {(name, 0): net for name, net in teachers.items()}
     facts: dict[tuple[str, int], dict[str, Any]] = {}
-    for key in students:
-        if not kept.has(*key):
-            say(f"{key[0]}, seed {key[1]}: distillation")
-            facts[key] = _distilled(*key, out, root, steps)
-            say(f"{key[0]}, seed {key[1]}: R² {facts[key]['r2']['mean']:.4f}")
-    codes: dict[str, Tensor] = {}
-    for key, (name, teacher) in zip(students, seeds * list(teachers.items()), strict=True):
-        row, seed = key
-        if not kept.has(name, seed):
-            say(f"{name}, seed {seed}: scores")
-            if name not in codes:
-                codes[name] = codes_of(teacher, sprites)
-            kept.put(name, seed, scores(codes[name], sprites.sizes, seed)._asdict())
-        if not kept.has(row, seed):
-            say(f"{row}, seed {seed}: scores")
-            own = codes_of(_of_run(_folder(*key, out)), sprites)
-            kept.put(row, seed, {**scores(own, sprites.sizes, seed)._asdict(), **facts[key]})
+    for number in range(min(distillations, seeds)):
+        for name, spec in TEACHERS.items():
+            key = f"Linearizer-{name}", number
+            if all(kept.has(key[0], s) for s in range(number, seeds, distillations)):
+                continue
+            say(f"{key[0]}, distillation {number}")
+            facts[key] = _distilled(spec, number, out, root, steps)
+            encoders[key] = _of_run(out / f"{spec}-{number}")
+            say(f"{key[0]}, distillation {number}: R² {facts[key]['r2']['mean']:.4f}")
+    codes: dict[tuple[str, int], Tensor] = {}
+    for seed in range(seeds):
+        for name in TEACHERS:
+            for row in (name, f"Linearizer-{name}"):
+                if kept.has(row, seed):
+                    continue
+                key = row, 0 if row == name else seed % distillations
+                if key not in codes:
+                    say(f"{row}: codes of all images")
+                    codes[key] = codes_of(encoders[key], sprites)
+                say(f"{row}: scores, seed {seed}")
+                found = scores(codes[key], sprites.sizes, seed)
+                kept.put(row, seed, {**found._asdict(), **facts.get(key, {})})
     rows: dict[str, Any] = {}
     for name in TEACHERS:
         for row in (name, f"Linearizer-{name}"):
@@ -118,7 +125,8 @@ def disentanglement(
             <= rows[name][column][1]
             for column in COLUMNS
         }
-    result = {"data": list(notes), "seeds": seeds, "rows": rows, "table": _table(rows)}
+    result = {"data": list(notes), "seeds": seeds, "distillations": distillations, "rows": rows,
+              "table": table(rows)}  # fmt: skip
     return write_table(result, out / "disentanglement.json", [])
 
 
@@ -152,18 +160,14 @@ class _Kept:
             part.write_text(json.dumps(self.rows, indent=2) + "\n", encoding="utf-8")
 
 
-def _folder(row: str, seed: int, out: Path) -> Path:
-    return out / f"{TEACHERS[row.removeprefix('Linearizer-')]}-{seed}"
-
-
 def _distilled(
-    row: str, seed: int, out: Path, root: Path | None, steps: int | None
+    spec: str, number: int, out: Path, root: Path | None, steps: int | None
 ) -> dict[str, Any]:
     """Train one Linearizer, unless it is there; how well it stands in for its teacher."""
-    run = _folder(row, seed, out)
+    run = out / f"{spec}-{number}"
     flags: dict[str, dict[str, Any]] = {
-        "data": {"teacher": TEACHERS[row.removeprefix("Linearizer-")]},
-        "training": {"seed": seed, "tensorboard": False},
+        "data": {"teacher": spec},
+        "training": {"seed": number, "tensorboard": False},
     }
     if steps is not None:
         flags["training"]["steps"] = steps
@@ -205,7 +209,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     return found
 
 
-def _table(rows: Mapping[str, Any]) -> str:
+def table(rows: Mapping[str, Any]) -> str:
     """Rows of Markdown, the paper's numbers in brackets."""
     lines = ["| model | " + " | ".join(COLUMNS.values()) + " | R² |", "|---" * 7 + "|"]
     for name, row in rows.items():
