@@ -17,7 +17,7 @@ from ..draws import Draw
 from ..linearizer import Linearizer
 from ..pictures import image_grid
 from . import readout
-from .base import App
+from .base import App, Refinement
 from .readout import Readout, ReadoutConfig
 
 __all__ = ["APP", "Attributes", "Config", "augmented", "loss", "measure", "score_loss"]
@@ -130,6 +130,20 @@ def measure(model: Attributes, batch: Any, draw: Draw) -> dict[str, Tensor]:
     return {"accuracy": right, "score error": (scores - model.wanted(y)).square().mean(1)}
 
 
+def refine(model: Attributes, data: Any) -> Refinement | None:
+    """The decoder, with the network of the scores as it is; of mirrored images, too."""
+    c = model.config
+    if not model.logits or not c.refine:
+        return None
+
+    def missed(part: nn.Module, batch: Any, draw: Draw) -> dict[str, Tensor]:
+        mirrored = Config(flip=c.flip)
+        return model.read.decoding(augmented(batch.x, mirrored, draw), draw)
+
+    settings = {"steps": c.refine, "batch": 32, "rate": 2e-3, "weight_decay": 0.0, "ema": 0.995}
+    return Refinement(model.read.decoder(), missed, data.train, settings)
+
+
 @torch.no_grad()
 def finish(model: Attributes, data: Any) -> None:
     """Uncorrelated coordinates, and the mean scores of each class or attribute."""
@@ -186,7 +200,8 @@ def spectrum(model: Attributes, folder: Path, k: int) -> dict[str, Any]:
 
 _FACES = {
     "g": "encoder", "net": "residual", "hidden": 24, "extra": 88, "decoder_hidden": 24,
-    "output_blocks": 0, "score": 1.0, "flip": True, "move": 0.1, "light": 0.2,
+    "output_blocks": 0, "score": 1.0, "flip": True, "move": 0.1, "light": 0.2, "decode": 0.0,
+    "refine": 4500,
 }  # fmt: skip
 
 APP = App(
@@ -201,6 +216,7 @@ APP = App(
     facts=facts,
     decided=("shape", "names", "kind"),
     preview=preview,
+    refine=refine,
     finish=finish,
     spectrum=spectrum,
     training={"steps": 1000, "batch": 128, "rate": 2e-3},
@@ -209,7 +225,7 @@ APP = App(
             "data": {"name": "mnist", "size": 32},
             "model": {
                 "g": "encoder", "net": "conv", "hidden": 16, "extra": 22, "decoder_hidden": 16,
-                "output_blocks": 0, "score": 1.0, "move": 0.1,
+                "output_blocks": 0, "score": 1.0, "move": 0.1, "decode": 0.0, "refine": 4000,
             },
             "training": {
                 "steps": 3000, "batch": 128, "rate": 3e-3, "beta2": 0.99, "ema": 0.998,

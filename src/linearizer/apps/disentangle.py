@@ -33,6 +33,9 @@ class Config(ReadoutConfig):
     spread: float = Field(
         0.02, gt=0, description="deviation of the finest waves of the data, which encoder adds to"
     )
+    agree: float = Field(
+        0.05, ge=0, description="weight of how far the network is from what the decoder was given"
+    )
     error: float = Field(10.0, ge=0, description="weight of the error of the outputs")
 
 

@@ -51,12 +51,17 @@ class ReadoutConfig(Settings):
     output_hidden: int = Field(64, ge=1, description="width of the conditioners on the outputs")
     noise: float = Field(0.05, ge=0, description="added to the data of mlp and glow")
     likelihood: float = Field(1.0, ge=0, description="weight of −log p(x)/dim of mlp and glow")
-    decode: float = Field(5.0, ge=0, description="weight of what the decoder misses, ‖w‖²/dim")
+    decode: float = Field(
+        5.0, ge=0, description="weight of what the decoder misses, ‖w‖²/dim; 0 for a second stage"
+    )
     decode_every: int = Field(
         4, ge=1, description="the decoder learns from every such sample: it is the slowest part"
     )
+    refine: int = Field(
+        0, ge=0, description="steps of a second stage that trains the decoder of encoder alone"
+    )
     agree: float = Field(
-        0.05, ge=0, description="weight of how far the network is from what the decoder was given"
+        0.0, ge=0, description="weight of how far the network is from what the decoder was given"
     )
     spread: float = Field(
         0.1, gt=0, description="deviation of the finest waves of the data, which encoder adds to"
@@ -150,8 +155,8 @@ class Readout(nn.Module):
         r"""f(x), and what g_x is trained for besides.
 
         encoder: (decode·‖w‖² + prior·‖u‖²)/dim, u the extra coordinates; the decoder takes what
-        the outputs say as it is. And agree·‖E(D(v, u)) − v‖²/outputs, with v of another sample
-        where there are extra coordinates: what is asked for is to be seen in the image.
+        the outputs v say as it is. And agree·‖E(D(v, u)) − v‖²/outputs: what is asked for is to be
+        seen in the image.
         mlp, glow: likelihood·(−log p(x)/dim), p the Gaussian pulled back through g_x, which makes
         g_x⁻¹ of coordinates near the data's look like data.
         """
@@ -165,34 +170,55 @@ class Readout(nn.Module):
             y = self.target.points(z @ self.weight.mT)
             return y, {"-log p": c.likelihood * unlikely}
         # The layers by hand: only some samples take the way through the decoder, the slowest part.
-        waves, encode, decode, _ = self._layers()
-        m, r = self.outputs, self.width
+        waves, encode, *_ = self._layers()
         z = waves(x)
-        image = encode.conditioner.image(z[:, r:])
-        first, *second = encode.conditioner.net.nets
-        read = z[:, :m] + first(image)
-        y = self.target.points(read @ self.weight[:, :m].mT)
+        image = encode.conditioner.image(z[:, self.width :])
+        read = z[:, : self.outputs] + encode.conditioner.net.nets[0](image)
+        y = self.target.points(read @ self.weight[:, : self.outputs].mT)
         if not c.decode:
             return y, {}
         # By place in the whole batch, so that several processes take the samples that one would.
         some = ((torch.arange(len(x)) + draw.start) % c.decode_every == 0).to(x.device)
-        weight = c.decode_every / (len(x) * self.source.dim)
-        said, own, terms = read[some].detach(), z[some, m:r], {}
+        noise = draw.normal(z[:, self.outputs : self.width])[some]
+        share = c.decode_every / len(x)
+        return y, self._decoding(z[some], image[some], read[some].detach(), noise, share)
+
+    def decoding(self, x: Tensor, draw: Draw) -> dict[str, Tensor]:
+        """What the decoder and the network of the extra coordinates are trained for, alone."""
+        with torch.no_grad():
+            waves, encode, *_ = self._layers()
+            z = waves(x)
+            image = encode.conditioner.image(z[:, self.width :])
+            read = z[:, : self.outputs] + encode.conditioner.net.nets[0](image)
+        noise = draw.normal(z[:, self.outputs : self.width])
+        return self._decoding(z, image, read, noise, 1 / len(x))
+
+    def _decoding(
+        self, z: Tensor, image: Tensor, read: Tensor, noise: Tensor, share: float
+    ) -> dict[str, Tensor]:
+        c, m, r = self.config, self.outputs, self.width
+        _, encode, decode, _ = self._layers()
+        first, *second = encode.conditioner.net.nets
+        weight = share / self.source.dim
+        own, terms = z[:, m:r], {}
         if c.extra:
-            own = own + second[0](image[some])
+            own = own + second[0](image)
             terms["prior"] = c.prior * weight * own.square().sum()
-            own = own + c.blur * draw.normal(z[:, m:r])[some]
-        rest = decode(torch.cat([said, own, z[some, r:]], 1))[:, r:]
-        terms["decoded"] = c.decode * weight * rest.square().sum()
+            own = own + c.blur * noise
+        rest = decode(torch.cat([read, own, z[:, r:]], 1))[:, r:]
+        terms["decoded"] = (c.decode or 1.0) * weight * rest.square().sum()
         if c.agree:
-            asked = said.roll(1, 0) if c.extra else said
-            blank = torch.cat([asked, own, torch.zeros_like(rest)], 1)
+            blank = torch.cat([read, own, torch.zeros_like(rest)], 1)
             drawn = encode.conditioner.image(decode.inverse(blank)[:, r:])
             fixed = {k: p.detach() for k, p in first.named_parameters()}
             seen = torch.func.functional_call(first, fixed, (drawn,))
-            share = c.decode_every / (len(x) * m)
-            terms["agree"] = c.agree * share * (seen - asked).square().sum()
-        return y, terms
+            terms["agree"] = c.agree * share / m * (seen - read).square().sum()
+        return terms
+
+    def decoder(self) -> nn.ModuleList:
+        """What :meth:`decoding` trains."""
+        _, encode, decode, _ = self._layers()
+        return nn.ModuleList([*list(encode.conditioner.net.nets)[1:], decode.conditioner.net])
 
     @torch.no_grad()
     def settle(self, data: Any, count: int = 20_000) -> None:
