@@ -519,7 +519,8 @@ def attributes_table() -> str:
             continue
         lines += [
             "",
-            f"Erasure, {name}. Before → after:",
+            f"Erasure, {name}. Gap and projector from {row['erasure']['images'][0]:,} training "
+            f"images, probes from {row['erasure']['images'][1]:,} others. Before → after:",
             "",
             "| erased | probe for it, ROC-AUC | its accuracy (majority) | own score, ROC-AUC | "
             "probes for the others, mean accuracy | most lost by another |",
@@ -536,16 +537,18 @@ def attributes_table() -> str:
     faces = found["celeba-attributes"]
     lines += [
         "",
-        "| put on faces without it | score reached to | the ResNet-18 sees it: before → after | "
-        "its other 39 outputs unchanged | pixels change by |",
-        "|---|---|---|---|---|",
+        "| put on faces without it | others | score reached to | the ResNet-18 sees it: before → "
+        "after | its other 39 outputs unchanged | pixels change by |",
+        "|---|---|---|---|---|---|",
     ]
-    for what, r in faces["edits"].items():
-        old, new = r["resnet18_sees_it"]
-        lines.append(
-            f"| {what} | {r['score_error']:.0e} | {old:.0%} → {new:.0%} | "
-            f"{r['resnet18_others_unchanged']:.1%} | {r['pixel_change']:.3f} |"
-        )
+    for what, both in faces["edits"].items():
+        for way in ("follow", "hold"):
+            r = both[way]
+            lines.append(
+                f"| {what} | {way} | {r['score_error']:.0e} | {r['resnet18_saw_it']:.0%} → "
+                f"{r['resnet18_sees_it']:.0%} | {r['resnet18_others_unchanged']:.1%} | "
+                f"{r['pixel_change']:.3f} |"
+            )
     null = faces["null_space"]
     lines += [
         "",
@@ -571,8 +574,9 @@ def disentanglement_table() -> str:
         verdict = f"outside in {', '.join(outside)}" if outside else "within in all columns"
         lines.append(
             f"- {name}: R² {row['r2']:.4f} on 5,000 held-out images (the least of an output "
-            f"{row['least_r2_of_an_output']:.3f}), {row['training_seconds'] / 60:.1f} minutes of "
-            f"one core; one standard deviation of the teacher: {verdict}."
+            f"{row['least_r2_of_an_output']:.3f}), {row['steps']:,} steps in "
+            f"{row['training_seconds'] / 60:.1f} minutes of one core; one standard deviation of "
+            f"the teacher: {verdict}."
         )
     return "\n".join(lines) + "\n"
 

@@ -287,7 +287,7 @@ BAD = [
     (("read", "mnist-flow", "FILE"), "expected attributes or a distilled network"),
     (("imagine", "RUN", "-w", "eleven"), "there is no output 'eleven'. Known: 0, 1"),
     (("edit", "RUN", "FILE", "-w", "3"), "not an image|expected a readable image"),
-    (("erase", "RUN", "FILE", "-a", "cat"), "there is no attribute 'cat'"),
+    (("erase", "RUN", "FILE", "-a", "cat"), "there is no output 'cat'"),
     (("vary", "RUN", "FILE", "--amount", "2"), "Invalid value for .--amount"),
     (("distill", "none.onnx", "--data", "digits"), r"none\.onnx"),
     (("distill", "betahh", "--data", "digits"), "betahh.*Did you mean .*betah"),

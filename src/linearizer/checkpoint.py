@@ -354,5 +354,8 @@ def load(run: str | Path, into: nn.Module | None = None) -> Any:
         import torch
 
         double = any(t.dtype == torch.float64 for t in tensors.values())
-        into = app.model(settings).to(torch.float64 if double else torch.float32)
+        dtype = torch.float64 if double else torch.float32
+        model = fill(app.model(settings).to(dtype), tensors, str(weights)).eval()
+        # What follows from rounded weights is derived from them anew.
+        return model.to(dtype) if any(t.dtype == torch.float16 for t in tensors.values()) else model
     return fill(into, tensors, str(weights)).eval()

@@ -841,9 +841,13 @@ def edit(
     wish: WishOption,
     strength: Annotated[float, typer.Option(help="1 reaches the wanted scores")] = 1.0,
     hold: Annotated[
-        bool,
-        typer.Option("--hold/--follow", help="keep all other scores, or let them follow"),
-    ] = True,
+        Optional[bool],  # noqa: UP045
+        typer.Option(
+            "--hold/--follow",
+            help="keep all other scores, or let them follow as they do in the data",
+            show_default="follow, where the outputs are separate",
+        ),
+    ] = None,
     out: PngOption = None,
     as_json: JsonFlag = False,
 ) -> None:
@@ -856,8 +860,9 @@ def edit(
     result = reading.edit(run, images, wish, strength, hold, out)
     _report(
         result,
-        f"scores reached to {result['score_error']:.0e}; other scores change by at most "
-        f"{result['largest_change_of_another_score']:.0e}",
+        f"scores reached to {result['score_error']:.0e}; other scores "
+        + ("held to " if result["others_held"] else "follow, by at most ")
+        + f"{result['largest_change_of_another_score']:.2g}",
         as_json,
     )
 

@@ -2,8 +2,9 @@ r"""A Linearizer of a network that one has: f(x) = g_y⁻¹(A g_x(x)) ≈ networ
 
 from __future__ import annotations
 
+import hashlib
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from .checkpoint import load
 from .data.distilled import Arrays, Distilled, Some
 from .networks import load_network
 from .runs import execute, plan
-from .sources import distilled_parts
+from .sources import GIVEN, distilled_parts
 
 __all__ = ["distill"]
 
@@ -43,7 +44,8 @@ def distill(
             .onnx or .pt2 file, "file.py:name", the name of an encoder.
         data: Samples (n, \*shape) as floats; or a data set's name, a folder of images, a .npy, .npz
             or .csv file.
-        run: Folder to keep the run in, to be resumed and loaded; none if not given.
+        run: Folder to keep the run in, to be resumed and loaded; none if not given. One that holds
+            a run of another network or of other data is refused.
         size: Side of the images, if not their own.
         model, training: Settings of the app ``disentangle`` and of ``Training``.
 
@@ -54,18 +56,27 @@ def distill(
         >>> f.operator.shape, f.rank()
         ((2, 4), 2)
     """
-    chosen: dict[str, Any] = {"teacher": "given", "name": "given"}
-    if not isinstance(network, nn.Module):
-        chosen["teacher"] = str(network)
+    if not isinstance(network, nn.Module | str | Path):
+        raise TypeError(
+            f"distill: expected a torch module or a name, got {type(network).__name__}. Wrap a "
+            "function in a module."
+        )
+    if not isinstance(data, Tensor | str | Path):
+        raise TypeError(
+            f"distill: expected a tensor or a name of data, got {type(data).__name__}. Use "
+            "torch.as_tensor(…, dtype=torch.float32)."
+        )
+    chosen: dict[str, Any] = {"teacher": str(network), "name": str(data)}
+    if isinstance(network, nn.Module):
+        chosen["teacher"] = GIVEN + _digest(network.state_dict().values(), str(network))
     given = None
     if isinstance(data, Tensor):
         if size is not None:
             raise ValueError("distill: size is for images from files; a tensor has its own.")
         given = _of_tensor(data)
-    else:
-        chosen["name"] = str(data)
-        if size is not None:
-            chosen["size"] = size
+        chosen["name"] = GIVEN + _digest([data])
+    elif size is not None:
+        chosen["size"] = size
     flags = {"data": chosen, "model": dict(model or {}), "training": dict(training or {})}
     wanted = plan("disentangle", flags=flags)
     source = None
@@ -88,9 +99,20 @@ def _single_precision() -> Iterator[None]:
         torch.set_default_dtype(before)
 
 
+def _digest(tensors: Iterable[Any], text: str = "") -> str:
+    """What tells one network or set of samples from another, when a run is resumed."""
+    total = hashlib.sha256(text.encode())
+    for t in tensors:
+        if isinstance(t, Tensor):
+            total.update(t.detach().cpu().contiguous().reshape(-1).view(torch.uint8).numpy().data)
+    return total.hexdigest()[:16]
+
+
 def _of_tensor(x: Tensor) -> tuple[Any, Any, Any]:
-    if len(x) < 10:
-        raise ValueError(f"distill: expected 10 samples or more, got {len(x)}.")
+    if x.ndim < 2 or len(x) < 10:
+        raise ValueError(
+            f"distill: expected samples (n, …), 10 or more, got a tensor of shape {tuple(x.shape)}."
+        )
     whole = Arrays(x.to(torch.float32))
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
     held_out = Some(whole, order[: len(x) // 10])

@@ -32,7 +32,7 @@ from torch import Tensor, nn
 from .data.files import missing, root_folder
 from .teachers import ENCODERS, VAE, Burgess, load_encoder
 
-__all__ = ["Network", "load_network"]
+__all__ = ["Network", "load_network", "runs_code"]
 
 #: Types of ONNX that are floats of torch and numpy.
 FLOATS = {
@@ -245,6 +245,14 @@ def load_network(spec: str | Path | nn.Module, root: str | Path | None = None) -
         f"load_network: expected one of {', '.join(ENCODERS)}, a folder or .pt file of {VAE}, an "
         f".onnx or .pt2 file, or file.py:attribute, got {text!r}.{_hint(text)}"
     )
+
+
+def runs_code(spec: str) -> bool:
+    """Whether loading this network may run code: all but tensors and ONNX may."""
+    path = Path(spec)
+    tensors = path.is_dir() or path.suffix.lower() in (".pt", ".pth")
+    onnx = re.fullmatch(r".+\.onnx(?:#.*)?", spec, re.IGNORECASE | re.DOTALL)
+    return not (spec in ENCODERS or tensors or onnx)
 
 
 def _hint(text: str) -> str:

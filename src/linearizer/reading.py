@@ -40,10 +40,19 @@ def _names(model: Attributes | Distillation) -> list[str]:
     return [str(i) for i in range(model.config.outputs)]
 
 
+def _image_shape(one: Opened) -> tuple[int, ...]:
+    shape: tuple[int, ...] = one.model.read.source.shape
+    if len(shape) != 3 or shape[0] not in (1, 3):
+        raise ValueError(
+            f"{one.folder.name}: it takes data of shape {shape}, not images in grey or colour."
+        )
+    return shape
+
+
 def _images(one: Opened, images: Sequence[str | Path]) -> tuple[Tensor, list[str]]:
-    shape = one.model.read.source.shape
-    if len(shape) != 3:
-        raise ValueError(f"{one.folder.name}: it takes vectors of {shape[0]} numbers, not images.")
+    shape = _image_shape(one)
+    if not images:
+        raise ValueError("expected image files, got none.")
     x, notes = data.read_images(images, shape, bordered(one))
     return x.to(one.model.read.weight), notes
 
@@ -70,6 +79,16 @@ def read(run: str | Path, images: Sequence[str | Path]) -> dict[str, Any]:
     return {"images": rows, "notes": notes}
 
 
+def find_name(names: Sequence[str], name: str, where: str) -> int:
+    """The number of a name, as it is written, or but for upper and lower case."""
+    if name in names:
+        return list(names).index(name)
+    like = [i for i, n in enumerate(names) if n.lower() == name.lower()]
+    if len(like) != 1:
+        raise ValueError(f"{where}: there is no output {name!r}. {did_you_mean(name, names)}")
+    return like[0]
+
+
 def parse_wish(model: Attributes | Distillation, wish: str) -> dict[int, float]:
     r"""Wanted scores by number of the output, of a wish such as ``Eyeglasses, -Smiling, Young=3``.
 
@@ -77,18 +96,20 @@ def parse_wish(model: Attributes | Distillation, wish: str) -> dict[int, float]:
     and ``NAME=NUMBER`` any score. For classes a name sets all scores to the class's average.
     """
     names = _names(model)
-    known = {n.lower(): i for i, n in enumerate(names)}
+    of_class = isinstance(model, Attributes) and model.config.kind == "classes"
+    words = [wish] if wish in names else [w.strip() for w in wish.split(",") if w.strip()]
     found: dict[int, float] = {}
-    for word in filter(None, (w.strip() for w in wish.split(","))):
-        name, equals, number = (part.strip() for part in word.partition("="))
-        without = not equals and name.startswith("-") and name.lower() not in known
-        name = name[1:].strip() if without else name.removeprefix("+")
-        i = known.get(name.lower())
-        if i is None:
-            raise ValueError(f"wish: there is no output {name!r}. {did_you_mean(name, names)}")
+    named = ""
+    for word in words:
+        name, equals, number = word, "", ""
+        if word not in names:
+            name, equals, number = (part.strip() for part in word.rpartition("="))
+            name, number = (name, number) if equals else (number, "")
+        without = not equals and name not in names and name.startswith("-")
+        i = find_name(names, name[1:].strip() if without else name, "wish")
         if equals:
             try:
-                found[i] = float(number)
+                found[i] = float(torch.tensor(float(number), dtype=model.read.weight.dtype))
             except ValueError:
                 found[i] = math.nan
             if not math.isfinite(found[i]):
@@ -98,10 +119,12 @@ def parse_wish(model: Attributes | Distillation, wish: str) -> dict[int, float]:
                 f"wish: an output of a network has no presence or absence, so {word!r} says too "
                 f"little. Give a number, as in {name}=1.5."
             )
-        elif model.config.kind == "classes":
-            if without:
-                raise ValueError(f"wish: an image has one class, so {word!r} names none.")
-            found = dict(enumerate(model.typical[i].tolist()))
+        elif of_class:
+            if without or named:
+                other = f" beside {named}" if named else ""
+                raise ValueError(f"wish: an image has one class, so {word!r}{other} names none.")
+            named = name
+            found = {**dict(enumerate(model.typical[i].tolist())), **found}
         else:
             found[i] = float(model.typical[0 if without else 1, i])
     if not found:
@@ -141,19 +164,19 @@ def held(model: Attributes | Distillation, wish: str, scores: Tensor) -> Tensor:
 def imagine(run: str | Path, wishes: Sequence[str], out: Path | None = None) -> dict[str, Any]:
     r"""f†(y): the image of least norm with the wanted scores, whatever its others are."""
     one = readout_of(run)
+    _image_shape(one)
     model = one.model
     zero = model.read.source.zero()
-    if zero.ndim != 4:
-        raise ValueError(f"{run}: it takes vectors of {zero.shape[1]} numbers, not images.")
-    images, error = [], 0.0
+    images, gaps = [], []
     for wish in wishes:
-        if model.read.separate or isinstance(model, Attributes):
+        if model.read.separate:
             f, y = wished(model, wish)
-        else:
+        else:  # the others as they are on average
             f = model()
             y = held(model, wish, f(zero))
         images.append(f.pinv()(y))
-        error = max(error, float((f(images[-1]) - y).abs().max()))
+        gaps.append((f(images[-1]) - y).abs().max())
+    error = _largest(gaps)
     out = out or place(one, "imagined.png")
     written(out)
     image_grid(out, [torch.cat([zero, *images])], [], ["zero", *map(_short, wishes)],
@@ -167,7 +190,7 @@ def edit(
     images: Sequence[str | Path],
     wishes: Sequence[str],
     strength: float = 1.0,
-    hold: bool = True,
+    hold: bool | None = None,
     out: Path | None = None,
 ) -> dict[str, Any]:
     r"""x ⊕ s ⊙ f†(y ⊖ f(x)): the nearest image with the wanted scores.
@@ -175,23 +198,28 @@ def edit(
     Arguments:
         wishes: Each makes one picture, see :func:`parse_wish`.
         strength: s; 1 reaches the wanted scores, more goes beyond.
-        hold: Keep all other scores as they are; otherwise they follow as they do in the data.
+        hold: Keep all other scores as they are; otherwise they follow as they do in the data, which
+            is the default where outputs are separate.
     """
+    if not math.isfinite(strength):
+        raise ValueError(f"edit: expected a finite strength, got {strength}.")
     one = readout_of(run)
     model, f = one.model, one.model()
+    hold = not model.read.separate if hold is None else hold
     x, notes = _images(one, images)
     before = f(x)
-    columns, error, kept = [x], 0.0, 0.0
+    columns, gaps, kept = [x], [], [torch.zeros(()).to(x)]
     for wish in wishes:
         h, y = (f, held(model, wish, before)) if hold else wished(model, wish)
         step = h.target.scale(strength, h.target.sub(y.expand(len(x), -1), h(x)))
         made = h.source.add(x, h.pinv()(step))
         columns.append(made)
-        error = max(error, float((h(made) - h.target.add(h(x), step)).abs().max()))
+        gaps.append((h(made) - h.target.add(h(x), step)).abs().max())
         others = torch.ones(before.shape[1], dtype=torch.bool)
         others[list(parse_wish(model, wish))] = False
         if bool(others.any()):
-            kept = max(kept, float((f(made) - before)[:, others].abs().max()))
+            kept.append((f(made) - before)[:, others].abs().max())
+    error = _largest(gaps)
     out = out or place(one, "edited.png")
     written(out)
     rows = [torch.stack(row) for row in zip(*columns, strict=True)]
@@ -200,7 +228,8 @@ def edit(
     image_grid(out, rows, [Path(p).stem[:14] for p in images], labels, title, cell=1.3)
     return {
         "score_error": error,
-        "largest_change_of_another_score": kept,
+        "others_held": hold,
+        "largest_change_of_another_score": _largest(kept),
         "notes": notes,
         "files": [out],
     }
@@ -224,17 +253,24 @@ def vary(
         n: Variations of each image.
         amount: a, from 0 (the image itself) to 1 (nothing of it is kept but its scores).
     """
-    if not 0 <= amount <= 1:
-        raise ValueError(f"vary: expected an amount from 0 to 1, got {amount}.")
+    if not 0 <= amount <= 1 or n < 1:
+        raise ValueError(
+            f"vary: expected an amount from 0 to 1 and n of 1 or more, got {amount} and {n}."
+        )
     one = readout_of(run)
     f, width = one.model(), one.model.read.width
+    if width == one.model.read.outputs:
+        raise ValueError(
+            f"{run}: it has no coordinates beside its outputs to vary. Train with extra > 0."
+        )
     x, notes = _images(one, images)
     noise = torch.randn(n, width, generator=torch.Generator().manual_seed(seed))
-    rows, change = [], 0.0
+    rows, gaps = [], []
     for image in x.split(1):
         made = variations(f, image.expand(n, -1, -1, -1), noise, amount)
-        change = max(change, float((f(made) - f(image)).abs().max()))
+        gaps.append((f(made) - f(image)).abs().max())
         rows.append(torch.cat([image, made]))
+    change = _largest(gaps)
     moved = float(torch.cat([(row[1:] - row[:1]).flatten() for row in rows]).square().mean().sqrt())
     out = out or place(one, "varied.png")
     written(out)
@@ -287,7 +323,8 @@ def eraser(f: Linearizer, gaps: Tensor) -> Linearizer:
     of them does better than a constant (Belrose et al., LEACE, 2023, theorem 3.1). Idempotent by
     architecture.
     """
-    Q = torch.linalg.qr(gaps.double().mT)[0].to(f.operator.dtype)
+    U, S, _ = torch.linalg.svd(gaps.double().mT, full_matrices=False)
+    Q = U[:, 1e-10 * S[0] < S].to(f.operator.dtype)  # gaps of all classes depend on each other
     one = Identity(f.source.dim, dtype=Q.dtype, device=Q.device)
     return Linearizer(f.source, one - LowRank(Q, Q), f.source)
 
@@ -305,13 +342,8 @@ def erase(
     model = one.model
     if not isinstance(model, Attributes):
         raise ValueError(f"{run}: only attributes or classes can be erased; it has neither.")
-    known = {n.lower(): i for i, n in enumerate(model.config.names)}
-    for name in names:
-        if name.lower() not in known:
-            raise ValueError(
-                f"erase: there is no attribute {name!r}. {did_you_mean(name, model.config.names)}"
-            )
-    index = [known[n.lower()] for n in names]
+    index = list(dict.fromkeys(find_name(model.config.names, name, "erase") for name in names))
+    names = [model.config.names[i] for i in index]
     x, notes = _images(one, images)
     f = model()
     gaps = class_gap(f, labelled(model, run_data(one, root).train), index)
@@ -337,6 +369,14 @@ def labelled(model: Attributes, part: Any, count: int = 20_000) -> Iterable[tupl
         x, y = part.batch(index)
         marks = torch.nn.functional.one_hot(y, k) if model.config.kind == "classes" else y
         yield x.to(model.read.weight), marks
+
+
+def _largest(values: Sequence[Tensor]) -> float:
+    """The largest of some numbers; NaN and infinity are refused."""
+    largest = float(torch.stack(list(values)).max())
+    if not math.isfinite(largest):
+        raise ValueError("the result is too large for the numbers of this model. Ask for less.")
+    return largest
 
 
 def _short(wish: str) -> str:

@@ -27,10 +27,12 @@ from .checkpoint import (
     write_tensors,
     write_weights,
 )
+from .networks import runs_code
 from .pictures import spectrum
 from .progress import Transfer
 from .settings import did_you_mean, read_toml, resolve
-from .sources import SOURCES, DataSettings
+from .sources import GIVEN, SOURCES, DataSettings, DistilledSettings, distilled_parts
+from .teachers import ENCODERS
 from .training import STATE, Interrupted, Result, Training, fit
 
 __all__ = ["Opened", "Plan", "certified", "execute", "exported", "opened", "plan",
@@ -68,8 +70,7 @@ def plan(
     where = str(file) if file is not None else app_name
     chosen = dict((flags or {}).get("data", {}))
     for key in SOURCES[app.source].paths & chosen.keys():
-        if (name := chosen[key]) and name not in data.NAMES and Path(name).exists():
-            chosen[key] = str(Path(name).absolute())  # the run can be used from any folder
+        chosen[key] = _absolute(chosen[key])
     flags = {**(flags or {}), "data": chosen}
     layers = {s: [named.get(s, {}), tables.get(s, {}), flags.get(s, {})] for s in SECTIONS}
     # Each layer is checked by itself first, so that an error names where it came from.
@@ -83,6 +84,18 @@ def plan(
         model,
         resolve(Training, f"{where} [training]", app.training, *layers["training"]),
     )
+
+
+def _absolute(name: str) -> str:
+    """A path as it is from any folder, also with :NAME or #NAME behind it; other names stay."""
+    if not name or name in data.NAMES or name in ENCODERS:
+        return name
+    for mark in ("", ":", "#"):
+        path, found, rest = name.rpartition(mark) if mark else ("", "", name)
+        path, rest = (path, found + rest) if mark else (name, "")
+        if path and Path(path).exists():
+            return str(Path(path).absolute()) + rest
+    return name
 
 
 def _tables(file: Path, app_name: str) -> dict[str, dict[str, Any]]:
@@ -290,12 +303,26 @@ def run_data(run: Opened, root: Path | None = None) -> data.Data:
         raise ValueError(f"{run.folder}: its {CONFIG} does not say what it was trained on.")
     source = SOURCES[run.app.source]
     saved = resolve(source.Settings, str(run.folder / CONFIG), run.config.get("data") or {})
+    if isinstance(saved, DistilledSettings) and runs_code(saved.teacher):
+        raise ValueError(
+            f"{run.folder}: it was distilled from {saved.teacher}, which is code, or was given in "
+            "Python. A run folder does not start code: load the network yourself."
+        )
     return source.load(saved, root, None)
 
 
 def points(run: Opened, n: int, root: Path | None = None) -> torch.Tensor:
     """The first n test samples of the data that a run was trained on."""
-    test = run_data(run, root).test
+    if run.app.source == "distilled":  # what the network gives for them is not asked for
+        saved = resolve(DistilledSettings, str(run.folder / CONFIG), run.config.get("data") or {})
+        if saved.name.startswith(GIVEN):
+            raise ValueError(
+                f"{run.folder}: its data were given in Python. Call f.certify(x) there, or "
+                "export.export(f, …)."
+            )
+        test = distilled_parts(saved, root, None)[1][2]
+    else:
+        test = run_data(run, root).test
     x = test.batch(torch.arange(min(n, len(test)))).x
     return run.model.pad(x) if hasattr(run.model, "pad") else x
 

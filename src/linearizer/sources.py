@@ -22,6 +22,7 @@ from .settings import Settings, did_you_mean
 from .teachers import ENCODERS, load_styles
 
 __all__ = [
+    "GIVEN",
     "SOURCES",
     "DataSettings",
     "DistilledSettings",
@@ -248,6 +249,8 @@ def _distilled(
     return data.Data(name, train, val, test, notes)
 
 
+#: How names of data and networks begin that were given in Python.
+GIVEN = "given, sha256 "
 #: Sprites that are held out to validate, and as many to test.
 HELD_OUT = 5000
 

@@ -130,18 +130,15 @@ def measure(model: Attributes, batch: Any, draw: Draw) -> dict[str, Tensor]:
     return {"accuracy": right, "score error": (scores - model.wanted(y)).square().mean(1)}
 
 
+def start(model: Attributes, data: Any) -> None:
+    """Refuse what could not be finished."""
+    model.read.check(data)
+
+
 def refine(model: Attributes, data: Any) -> Refinement | None:
-    """The decoder, with the network of the scores as it is; of mirrored images, too."""
-    c = model.config
-    if not model.logits or not c.refine:
-        return None
-
-    def missed(part: nn.Module, batch: Any, draw: Draw) -> dict[str, Tensor]:
-        mirrored = Config(flip=c.flip)
-        return model.read.decoding(augmented(batch.x, mirrored, draw), draw)
-
-    settings = {"steps": c.refine, "batch": 32, "rate": 2e-3, "weight_decay": 0.0, "ema": 0.995}
-    return Refinement(model.read.decoder(), missed, data.train, settings)
+    """The decoder, of mirrored images, too."""
+    mirrored = Config(flip=model.config.flip)
+    return model.read.refinement(data, lambda x, draw: augmented(x, mirrored, draw))
 
 
 @torch.no_grad()
@@ -150,16 +147,19 @@ def finish(model: Attributes, data: Any) -> None:
     if not model.logits:
         return
     model.read.settle(data.train)
-    train = data.train
-    scores = torch.cat([model.read.outputs_of(x) for x in model.read.some(train, 20_000)])
-    y = train.batch(torch.arange(len(scores))).y
+    scores, labels = [], []
+    for index in torch.arange(min(20_000, len(data.train))).split(500):
+        batch = data.train.batch(index)
+        scores.append(model.read.outputs_of(batch.x.to(model.typical)))
+        labels.append(batch.y)
+    found, y = torch.cat(scores), torch.cat(labels)
     if model.config.kind == "classes":
-        marks = F.one_hot(y, len(model.config.names)).to(scores)
-        groups = [(marks.mT @ scores) / marks.sum(0).clamp_min(1)[:, None]]
+        marks = F.one_hot(y, len(model.config.names)).to(found)
+        groups = [(marks.mT @ found) / marks.sum(0).clamp_min(1)[:, None]]
     else:
         groups = [
-            ((scores * mark).sum(0) / mark.sum(0).clamp_min(1))[None]
-            for mark in (1 - y.to(scores), y.to(scores))
+            ((found * mark).sum(0) / mark.sum(0).clamp_min(1))[None]
+            for mark in (1 - y.to(found), y.to(found))
         ]
     model.typical.copy_(torch.cat(groups))
 
@@ -216,6 +216,7 @@ APP = App(
     facts=facts,
     decided=("shape", "names", "kind"),
     preview=preview,
+    start=start,
     refine=refine,
     finish=finish,
     spectrum=spectrum,

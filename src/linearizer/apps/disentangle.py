@@ -16,7 +16,7 @@ from ..draws import Draw
 from ..linearizer import Linearizer
 from ..pictures import image_grid
 from . import readout
-from .base import App
+from .base import App, Refinement
 from .readout import Readout, ReadoutConfig
 
 __all__ = ["APP", "Config", "Distillation", "loss", "measure"]
@@ -80,11 +80,12 @@ def measure(model: Distillation, batch: Any, draw: Draw) -> dict[str, Tensor]:
 @torch.no_grad()
 def start(model: Distillation, data: Any) -> None:
     """Mean and spread of the network's outputs, from samples all over the data."""
+    model.read.check(data)
     train = data.train
     index = torch.randint(len(train), (4096,), generator=torch.Generator().manual_seed(0))
     y = torch.cat([train.batch(i).y for i in index.split(512)])
     spread = y.std(0)
-    if dead := (spread < 1e-6 * y.abs().mean().clamp_min(1e-6)).nonzero().flatten().tolist():
+    if dead := (spread <= 1e-6 * y.abs().mean(0)).nonzero().flatten().tolist():
         raise ValueError(
             f"distill: output {', '.join(map(str, dead[:8]))} of {y.shape[1]} of the network is "
             "the same for all data, so nothing can be learned of it. Leave it out, or give other "
@@ -92,6 +93,11 @@ def start(model: Distillation, data: Any) -> None:
         )
     model.mean.copy_(y.mean(0))
     model.spread.copy_(spread)
+
+
+def refine(model: Distillation, data: Any) -> Refinement | None:
+    """The decoder alone."""
+    return model.read.refinement(data)
 
 
 @torch.no_grad()
@@ -109,7 +115,7 @@ def facts(data: Any) -> dict[str, Any]:
 def preview(model: Distillation, data: Any, path: Path) -> None:
     """Images, what their outputs alone say of them, and walks along some outputs by f†."""
     f = model()
-    if len(f.source.shape) != 3:
+    if len(f.source.shape) != 3 or f.source.shape[0] not in (1, 3):
         return
     index = torch.linspace(0, len(data.val) - 1, 10).long()
     x = data.val.batch(index).x.to(model.spread)
@@ -146,6 +152,7 @@ APP = App(
     decided=("shape", "outputs"),
     preview=preview,
     start=start,
+    refine=refine,
     finish=finish,
     spectrum=spectrum,
     data="dsprites",

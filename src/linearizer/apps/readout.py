@@ -6,7 +6,7 @@ Paper: appendix E (further experiments), which use a rectangular core.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -22,6 +22,7 @@ from ..linearizer import Linearizer
 from ..operators import Dense, LowRank
 from ..settings import Settings
 from ..spaces import Space
+from .base import Refinement
 
 __all__ = ["Readout", "ReadoutConfig", "spectrum"]
 
@@ -121,14 +122,14 @@ class Readout(nn.Module):
                 "only: g_y mixes the outputs, so that none of them has a row of A for itself. "
                 "Train with output_blocks = 0."
             )
-        g, chosen = ActNorm((len(index),)), list(index)
+        g, chosen = ActNorm((len(index),)).to(self.weight), list(index)
         with torch.no_grad():
             g.mean.copy_(self.target.g.mean[chosen])
             g.log_scale.copy_(self.target.g.log_scale[chosen])
             g.initialized.copy_(self.target.g.initialized)
         A = self().operator
         rows = LowRank(A.U[chosen], A.V) if isinstance(A, LowRank) else Dense(self.weight[chosen])
-        return Linearizer(self.source, rows, Space(g.to(self.weight)))
+        return Linearizer(self.source, rows, Space(g))
 
     def outputs_of(self, x: Tensor) -> Tensor:
         """f(x), without the coordinates that the core does not see: a decoder need not run."""
@@ -136,7 +137,7 @@ class Readout(nn.Module):
             return self()(x)
         waves, encode, _, last = self._layers()
         u = encode(waves(x))[:, : self.width]
-        return self.target.points(last.g(u) @ self.weight.mT)
+        return self.target.points(Dense(self.weight)(last.g(u)))
 
     def initialize(self, x: Tensor, y: Tensor) -> None:
         """What depends on data in both g, from data and wanted outputs with a little noise."""
@@ -144,9 +145,9 @@ class Readout(nn.Module):
         if self.encodes:
             Chain(*self._layers()[:3]).initialize(x)
         else:
-            least = 0.01 * float(x.std())  # a feature that never changes needs some scale, too
-            self.source.g.initialize(x + max(self.config.noise, least) * draw.normal(x))
-        self.target.g.initialize(y + 0.1 * y.std().clamp_min(1e-3) * draw.normal(y))
+            noise = (0.01 * _deviation(x)).clamp_min(self.config.noise)
+            self.source.g.initialize(x + noise * draw.normal(x))
+        self.target.g.initialize(y + 0.1 * _deviation(y) * draw.normal(y))
 
     def _layers(self) -> list[Any]:
         return list(cast(Chain, self.source.g))
@@ -167,14 +168,17 @@ class Readout(nn.Module):
                 return self()(x), {}
             z, log_det = self.source.g.with_log_det(x)
             unlikely = (0.5 * z.square().sum(1) - log_det).mean() / self.source.dim
-            y = self.target.points(z @ self.weight.mT)
+            y = self.target.points(Dense(self.weight)(z))
             return y, {"-log p": c.likelihood * unlikely}
         # The layers by hand: only some samples take the way through the decoder, the slowest part.
-        waves, encode, *_ = self._layers()
+        waves, encode, _, last = self._layers()
         z = waves(x)
         image = encode.conditioner.image(z[:, self.width :])
         read = z[:, : self.outputs] + encode.conditioner.net.nets[0](image)
-        y = self.target.points(read @ self.weight[:, : self.outputs].mT)
+        if bool(last.g.initialized):  # settled: the outputs take all of u
+            y = self.outputs_of(x)
+        else:
+            y = self.target.points(Dense(self.weight[:, : self.outputs])(read))
         if not c.decode:
             return y, {}
         # By place in the whole batch, so that several processes take the samples that one would.
@@ -215,10 +219,29 @@ class Readout(nn.Module):
             terms["agree"] = c.agree * share / m * (seen - read).square().sum()
         return terms
 
-    def decoder(self) -> nn.ModuleList:
-        """What :meth:`decoding` trains."""
+    def refinement(
+        self, data: Any, changed: Callable[[Tensor, Draw], Tensor] = lambda x, draw: x
+    ) -> Refinement | None:
+        """A second stage for the decoder, with the network of the outputs as it is."""
+        if not self.encodes or not self.config.refine:
+            return None
         _, encode, decode, _ = self._layers()
-        return nn.ModuleList([*list(encode.conditioner.net.nets)[1:], decode.conditioner.net])
+        part = nn.ModuleList([*list(encode.conditioner.net.nets)[1:], decode.conditioner.net])
+
+        def missed(part: nn.Module, batch: Any, draw: Draw) -> dict[str, Tensor]:
+            return self.decoding(changed(batch.x, draw), draw)
+
+        settings = {"steps": self.config.refine, "batch": 32, "rate": 2e-3, "weight_decay": 0.0,
+                    "ema": 0.995}  # fmt: skip
+        return Refinement(part, missed, data.train, settings)
+
+    def check(self, data: Any) -> None:
+        """Refuse before training what could not be settled after it."""
+        if self.encodes and len(data.train) <= self.width:
+            raise ValueError(
+                f"training: expected more images than outputs and extra coordinates "
+                f"({self.width}), got {len(data.train)}. Give more images, or a smaller extra."
+            )
 
     @torch.no_grad()
     def settle(self, data: Any, count: int = 20_000) -> None:
@@ -269,13 +292,21 @@ def spectrum(read: Readout, names: Sequence[str], folder: Path, k: int) -> dict[
     k = min(k, *f.operator.shape)
     U = f.operator.svd(k).U
     words = []
-    for column in U.mT:
-        strong = column.abs().argsort(descending=True)[:2].tolist()
-        words.append("(" + ", ".join(f"{'−' if column[i] < 0 else ''}{names[i]}" for i in strong)
+    # How the outputs change along each: where g_y mixes them, U does not say it.
+    for change in f.target.points(U.mT) - f.target.points(-U.mT):
+        strong = change.abs().argsort(descending=True)[:2].tolist()
+        words.append("(" + ", ".join(f"{'−' if change[i] < 0 else ''}{names[i]}" for i in strong)
                      + ")")  # fmt: skip
     reach = 3.0 if read.encodes else None
     result = pictures.spectrum(f, folder, k, reach=reach, notes=words)
     return {**result, "strongest_outputs": words}
+
+
+def _deviation(x: Tensor) -> Tensor:
+    """The standard deviation of each number; of those that never change a mean one, or 1."""
+    std = x.std(0)
+    usual = std[std > 0]
+    return torch.where(std > 0, std, usual.median() if len(usual) else torch.ones_like(std))
 
 
 def _kind(config: ReadoutConfig) -> str:
@@ -290,6 +321,14 @@ def _on_data(config: ReadoutConfig, outputs: int) -> Bijection:
     if kind in ("encoder", "glow") and len(shape) != 3:
         raise ValueError(
             f"{kind}: expected images (C, H, W), got data of shape {shape}. Take g = mlp."
+        )
+    if math.prod(shape) < 2:
+        raise ValueError("readout: expected data of two numbers or more, got single numbers.")
+    if kind == "encoder" and outputs + config.extra >= math.prod(shape):
+        raise ValueError(
+            f"encoder: expected fewer outputs and extra coordinates than an image has numbers "
+            f"({math.prod(shape)}), got {outputs + config.extra}. Take larger images, a smaller "
+            "extra, or g = mlp."
         )
     if kind == "encoder":
         C, H, W = shape

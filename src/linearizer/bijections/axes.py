@@ -143,7 +143,7 @@ class FinestWaves(Bijection):
     Arguments:
         shape: (C, H, W) of x; z is a vector.
         rank: r, how many waves are set apart.
-        spread: Standard deviation that each of them gets.
+        spread: Standard deviation that each of them gets; less, where the data hardly have it.
 
     Example:
         >>> x = torch.rand(50, 1, 8, 8).cumsum(2).cumsum(3)
@@ -220,9 +220,11 @@ class FinestWaves(Bijection):
     def _initialize(self, x: Tensor) -> Tensor:
         if not self.initialized:
             self.mean.copy_(x.flatten(1).mean(0))
-            u = self.turn(x.flatten(1) - self.mean)[:, : self.rank]
-            # A wave that the data do not have stays as it is.
-            self.scale.copy_(u.square().mean(0).sqrt().clamp_min(1e-4) / self.spread)
+            y = self.turn(x.flatten(1) - self.mean)
+            # A wave that the data hardly have is not blown up: noise in it would be.
+            least = max(0.01 * float(y.square().mean().sqrt()), 1e-6)
+            deviation = y[:, : self.rank].square().mean(0).sqrt()
+            self.scale.copy_(deviation.clamp_min(least) / self.spread)
             self.initialized.fill_(True)
         return self.forward(x)
 

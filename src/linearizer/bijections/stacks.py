@@ -402,7 +402,7 @@ class _ToRest(nn.Module):
         self.axes, self.net = axes, net
 
     def forward(self, u: Tensor) -> Tensor:
-        return -self.axes.turn(self.net(u).flatten(1))[:, self.axes.rank :]
+        return -self.axes.turn(self.net(u).flatten(1).to(u.dtype))[:, self.axes.rank :]
 
 
 def _image(where: str, shape: tuple[int, ...]) -> None:

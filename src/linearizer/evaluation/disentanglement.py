@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from .. import data
-from ..apps.disentangle import Distillation
+from ..apps.disentangle import APP, Distillation
 from ..checkpoint import CONFIG, atomic
 from ..disentanglement import Scores, codes_of, scores
 from ..networks import load_network
@@ -93,6 +93,10 @@ def disentanglement(
     teachers = {name: load_network(spec, root) for name, spec in TEACHERS.items()}
     encoders: dict[tuple[str, int], Encode] = {(name, 0): net for name, net in teachers.items()}
     facts: dict[tuple[str, int], dict[str, Any]] = {}
+    for row in kept.rows:  # scores of other settings are not those of this table
+        spec = TEACHERS.get(row.removeprefix("Linearizer-"))
+        if spec is not None and row.startswith("Linearizer-"):
+            kept.forget(row, _steps(spec, steps), distillations)
     for number in range(min(distillations, seeds)):
         for name, spec in TEACHERS.items():
             key = f"Linearizer-{name}", number
@@ -156,6 +160,15 @@ class _Kept:
     def get(self, row: str, seed: int) -> dict[str, Any]:
         return self.rows[row][str(seed)]
 
+    def forget(self, row: str, steps: int, distillations: int) -> None:
+        """Drop those of a row that were distilled otherwise."""
+        self.rows[row] = {
+            seed: value
+            for seed, value in self.rows[row].items()
+            if value.get("steps") == steps
+            and value.get("distillation", 0) == int(seed) % distillations
+        }
+
     def put(self, row: str, seed: int, value: Mapping[str, Any]) -> None:
         self.rows.setdefault(row, {})[str(seed)] = rounded(dict(value))
         with atomic(self.path) as part:
@@ -167,15 +180,16 @@ def _distilled(
 ) -> dict[str, Any]:
     """Train one Linearizer, unless it is there; how well it stands in for its teacher."""
     run = out / f"{spec}-{number}"
-    flags: dict[str, dict[str, Any]] = {
-        "data": {"teacher": spec},
-        "training": {"seed": number, "tensorboard": False},
-    }
-    if steps is not None or spec in STEPS:
-        flags["training"]["steps"] = steps or STEPS[spec]
+    training = {"seed": number, "tensorboard": False, "steps": _steps(spec, steps)}
+    flags: dict[str, dict[str, Any]] = {"data": {"teacher": spec}, "training": training}
     done = execute(plan("disentangle", preset="dsprites", flags=flags), run, root=root,
                    resume=True, progress=False)  # fmt: skip
-    return {"r2": _r2(run, root), "seconds": done.seconds, "steps": done.step}
+    return {"r2": _r2(run, root), "seconds": done.seconds, "steps": done.step,
+            "distillation": number}  # fmt: skip
+
+
+def _steps(spec: str, steps: int | None) -> int:
+    return steps or STEPS.get(spec) or int(APP.training["steps"])
 
 
 def _of_run(run: str | Path) -> Encode:
@@ -207,6 +221,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     if "r2" in rows[0]:
         found["r2"] = sum(row["r2"]["mean"] for row in rows) / len(rows)
         found["least_r2_of_an_output"] = min(row["r2"]["least"] for row in rows)
+        found["steps"] = rows[0]["steps"]
         found["training_seconds"] = sum(row["seconds"] for row in rows) / len(rows)
     return found
 
