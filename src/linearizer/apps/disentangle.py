@@ -12,6 +12,7 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
+from ..bijections import ActNorm
 from ..draws import Draw
 from ..linearizer import Linearizer
 from ..pictures import image_grid
@@ -49,6 +50,13 @@ class Distillation(nn.Module):
         super().__init__()
         self.config = config
         self.read = Readout(config, config.outputs)
+        # Units are set from data and stay: data and outputs may be of any size, steps are not.
+        spaces = [self.read.target] if self.read.encodes else [self.read.target, self.read.source]
+        for space in spaces:
+            for layer in space.modules():
+                if isinstance(layer, ActNorm):
+                    layer.requires_grad_(False)
+                    break
         #: Mean and standard deviation of each output of the network.
         self.register_buffer("mean", torch.zeros(config.outputs))
         self.register_buffer("spread", torch.ones(config.outputs))
