@@ -201,7 +201,7 @@ def spectrum(model: Attributes, folder: Path, k: int) -> dict[str, Any]:
 _FACES = {
     "g": "encoder", "net": "residual", "hidden": 24, "extra": 88, "decoder_hidden": 24,
     "output_blocks": 0, "score": 1.0, "flip": True, "move": 0.1, "light": 0.2, "decode": 0.0,
-    "refine": 4500,
+    "refine": 3000,
 }  # fmt: skip
 
 APP = App(
@@ -226,10 +226,10 @@ APP = App(
             "data": {"name": "mnist", "size": 32},
             "model": {
                 "g": "encoder", "net": "conv", "hidden": 16, "extra": 22, "decoder_hidden": 16,
-                "output_blocks": 0, "score": 1.0, "move": 0.1, "decode": 0.0, "refine": 4000,
+                "output_blocks": 0, "score": 1.0, "move": 0.1, "decode": 0.0, "refine": 1500,
             },
             "training": {
-                "steps": 3000, "batch": 128, "rate": 3e-3, "beta2": 0.99, "ema": 0.998,
+                "steps": 1500, "batch": 128, "rate": 3e-3, "beta2": 0.99, "ema": 0.995,
                 "weight_decay": 0.02, "validate_every": 500, "checkpoint_every": 500,
             },
         },

@@ -27,6 +27,10 @@ from .base import Refinement
 __all__ = ["Readout", "ReadoutConfig", "spectrum"]
 
 
+#: Weight of what a decoder misses.
+DECODE = 5.0
+
+
 class ReadoutConfig(Settings):
     """Settings of the two g and of how g_x is trained besides."""
 
@@ -53,7 +57,10 @@ class ReadoutConfig(Settings):
     noise: float = Field(0.05, ge=0, description="added to the data of mlp and glow")
     likelihood: float = Field(1.0, ge=0, description="weight of −log p(x)/dim of mlp and glow")
     decode: float = Field(
-        5.0, ge=0, description="weight of what the decoder misses, ‖w‖²/dim; 0 for a second stage"
+        DECODE,
+        ge=0,
+        description=f"weight of what the decoder misses, ‖w‖²/dim; 0 leaves it to refine, with "
+        f"{DECODE:g}",
     )
     decode_every: int = Field(
         4, ge=1, description="the decoder learns from every such sample: it is the slowest part"
@@ -210,7 +217,7 @@ class Readout(nn.Module):
             terms["prior"] = c.prior * weight * own.square().sum()
             own = own + c.blur * noise
         rest = decode(torch.cat([read, own, z[:, r:]], 1))[:, r:]
-        terms["decoded"] = (c.decode or 1.0) * weight * rest.square().sum()
+        terms["decoded"] = (c.decode or DECODE) * weight * rest.square().sum()
         if c.agree:
             blank = torch.cat([read, own, torch.zeros_like(rest)], 1)
             drawn = encode.conditioner.image(decode.inverse(blank)[:, r:])
