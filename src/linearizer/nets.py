@@ -3,6 +3,8 @@ training and evaluation; these are the ones that the ready-made stacks use."""
 
 from __future__ import annotations
 
+from typing import TypeVar
+
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
@@ -11,6 +13,7 @@ __all__ = [
     "MLP",
     "Bottleneck",
     "Branches",
+    "EigenImages",
     "FromVector",
     "ImageNorm",
     "LocalConv",
@@ -18,6 +21,7 @@ __all__ = [
     "ResidualConv",
     "ToVector",
     "UNet",
+    "WithEigenImages",
     "channels_last",
     "refuse_mode_dependent",
 ]
@@ -281,6 +285,80 @@ class _PreActivation(nn.Module):
         return short + self.conv2(F.silu(self.norm2(self.conv1(h))))
 
 
+class EigenImages(nn.Module):
+    r"""Images to their coefficients along principal axes, u = S⁻¹ Vᵀ x, and back by :meth:`draw`.
+
+    The axes are of images halved in size where that is even and large, and are set from data once
+    (:meth:`initialize`). Coefficients have deviation 1.
+
+    Arguments:
+        shape: (C, H, W) of centred images.
+        rank: How many axes.
+    """
+
+    axes: Tensor
+    scale: Tensor
+    initialized: Tensor
+
+    def __init__(self, shape: tuple[int, int, int], rank: int) -> None:
+        super().__init__()
+        C, H, W = shape
+        self.factor = 2 if H % 2 == 0 and W % 2 == 0 and min(H, W) >= 48 else 1
+        self.small = (C, H // self.factor, W // self.factor)
+        self.register_buffer("axes", torch.zeros(rank, C * H * W // self.factor**2))
+        self.register_buffer("scale", torch.ones(rank))
+        self.register_buffer("initialized", torch.tensor(False))
+
+    def _halved(self, x: Tensor) -> Tensor:
+        return F.avg_pool2d(x, self.factor).flatten(1) if self.factor > 1 else x.flatten(1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self._halved(x) @ self.axes.mT / self.scale
+
+    def draw(self, u: Tensor) -> Tensor:
+        """The images of these coefficients, (n, C, H, W)."""
+        x = ((u * self.scale) @ self.axes).reshape(-1, *self.small)
+        if self.factor == 1:
+            return x
+        return F.interpolate(x, scale_factor=2.0, mode="bilinear", align_corners=False)
+
+    @torch.no_grad()
+    def initialize(self, x: Tensor) -> None:
+        """The leading axes of centred images."""
+        if self.initialized:
+            return
+        y = self._halved(x)
+        rank = len(self.axes)
+        if len(y) <= rank or y.shape[1] < rank:
+            raise ValueError(
+                f"EigenImages: expected more than {rank} images of {rank} numbers or more, got "
+                f"{len(y)} of {y.shape[1]}. Ask for fewer axes, or give more images."
+            )
+        # The smaller Gram matrix has the same leading directions.
+        wide = y.double()
+        if len(y) < y.shape[1]:
+            values, U = torch.linalg.eigh(wide @ wide.mT)
+            Q = wide.mT @ U[:, -rank:].flip(1)
+        else:
+            values, Q = torch.linalg.eigh(wide.mT @ wide)
+            Q = Q[:, -rank:].flip(1)
+        deviation = (values[-rank:].flip(0).clamp_min(0) / len(y)).sqrt()
+        self.axes.copy_(torch.linalg.qr(Q)[0].mT)
+        self.scale.copy_(deviation.clamp_min(1e-3 * float(deviation[0]) + 1e-12))
+        self.initialized.fill_(True)
+
+
+class WithEigenImages(nn.Module):
+    """(v, u) ↦ net(v, u) + the images of the coefficients u, which come last."""
+
+    def __init__(self, net: nn.Module, eigen: EigenImages) -> None:
+        super().__init__()
+        self.net, self.eigen = net, eigen
+
+    def forward(self, u: Tensor) -> Tensor:
+        return self.net(u) + self.eigen.draw(u[:, -len(self.eigen.scale) :])
+
+
 class Branches(nn.Module):
     """x ↦ (a(x), b(x), …), the vectors of several networks one after the other."""
 
@@ -382,9 +460,13 @@ _MODE_DEPENDENT = (
 )
 
 
-def channels_last(net: nn.Module) -> nn.Module:
+N = TypeVar("N", bound=nn.Module)
+
+
+def channels_last(net: N) -> N:
     """The network itself, its weights laid out so that convolutions are faster on CPUs."""
-    return net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    net.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    return net
 
 
 def refuse_mode_dependent(net: nn.Module, where: str) -> None:

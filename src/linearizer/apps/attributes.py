@@ -55,6 +55,11 @@ class Attributes(nn.Module):
         #: Mean scores of the images of each class, or without and with each attribute.
         self.register_buffer("typical", start)
 
+    @property
+    def initialize_samples(self) -> int:
+        """How many images the axes are found from."""
+        return 4096 if self.read.encodes and self.config.extra else 1024
+
     def forward(self) -> Linearizer:
         return self.read()
 
@@ -199,9 +204,9 @@ def spectrum(model: Attributes, folder: Path, k: int) -> dict[str, Any]:
 
 
 _FACES = {
-    "g": "encoder", "net": "residual", "hidden": 24, "extra": 88, "decoder_hidden": 24,
+    "g": "encoder", "net": "residual", "hidden": 24, "extra": 120, "decoder_hidden": 24,
     "output_blocks": 0, "score": 1.0, "flip": True, "move": 0.1, "light": 0.2, "decode": 0.0,
-    "refine": 3000,
+    "refine": 2000,
 }  # fmt: skip
 
 APP = App(

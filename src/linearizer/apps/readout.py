@@ -49,7 +49,7 @@ class ReadoutConfig(Settings):
         description="width of networks on the data; 256 for mlp, 16 for glow, 32 for encoder",
     )
     extra: int = Field(
-        0, ge=0, description="coordinates of encoder that tell what the outputs do not"
+        0, ge=0, description="coordinates of encoder beside the outputs: principal axes of the data"
     )
     decoder_hidden: int = Field(16, ge=1, description="channels of the decoder of encoder")
     output_blocks: int = Field(2, ge=0, description="blocks on the outputs; 0 for scales alone")
@@ -74,8 +74,6 @@ class ReadoutConfig(Settings):
     spread: float = Field(
         0.1, gt=0, description="deviation of the finest waves of the data, which encoder adds to"
     )
-    prior: float = Field(0.1, ge=0, description="weight of ‖u‖²/dim of the extra coordinates u")
-    blur: float = Field(0.3, ge=0, description="noise on the extra while the decoder learns")
     save_memory: bool = Field(False, description="activation memory constant in depth")
 
 
@@ -150,7 +148,10 @@ class Readout(nn.Module):
         """What depends on data in both g, from data and wanted outputs with a little noise."""
         draw = Draw(0)
         if self.encodes:
-            Chain(*self._layers()[:3]).initialize(x)
+            waves, encode, *_ = self._layers()
+            z = waves.initialize(x)(x)
+            for eigen in list(encode.conditioner.net.nets)[1:]:
+                eigen.initialize(encode.conditioner.image(z[:, self.width :]))
         else:
             noise = (0.01 * _deviation(x)).clamp_min(self.config.noise)
             self.source.g.initialize(x + noise * draw.normal(x))
@@ -162,9 +163,8 @@ class Readout(nn.Module):
     def terms(self, x: Tensor, draw: Draw) -> tuple[Tensor, dict[str, Tensor]]:
         r"""f(x), and what g_x is trained for besides.
 
-        encoder: (decode·‖w‖² + prior·‖u‖²)/dim, u the extra coordinates; the decoder takes what
-        the outputs v say as it is. And agree·‖E(D(v, u)) − v‖²/outputs: what is asked for is to be
-        seen in the image.
+        encoder: decode·‖w‖²/dim, where the decoder takes what the outputs v say as it is. And
+        agree·‖E(D(v, u)) − v‖²/outputs: what is asked for is to be seen in the image.
         mlp, glow: likelihood·(−log p(x)/dim), p the Gaussian pulled back through g_x, which makes
         g_x⁻¹ of coordinates near the data's look like data.
         """
@@ -190,34 +190,26 @@ class Readout(nn.Module):
             return y, {}
         # By place in the whole batch, so that several processes take the samples that one would.
         some = ((torch.arange(len(x)) + draw.start) % c.decode_every == 0).to(x.device)
-        noise = draw.normal(z[:, self.outputs : self.width])[some]
         share = c.decode_every / len(x)
-        return y, self._decoding(z[some], image[some], read[some].detach(), noise, share)
+        return y, self._decoding(z[some], image[some], read[some].detach(), share)
 
-    def decoding(self, x: Tensor, draw: Draw) -> dict[str, Tensor]:
-        """What the decoder and the network of the extra coordinates are trained for, alone."""
+    def decoding(self, x: Tensor) -> dict[str, Tensor]:
+        """What the decoder is trained for, alone."""
         with torch.no_grad():
             waves, encode, *_ = self._layers()
             z = waves(x)
             image = encode.conditioner.image(z[:, self.width :])
             read = z[:, : self.outputs] + encode.conditioner.net.nets[0](image)
-        noise = draw.normal(z[:, self.outputs : self.width])
-        return self._decoding(z, image, read, noise, 1 / len(x))
+        return self._decoding(z, image, read, 1 / len(x))
 
-    def _decoding(
-        self, z: Tensor, image: Tensor, read: Tensor, noise: Tensor, share: float
-    ) -> dict[str, Tensor]:
+    def _decoding(self, z: Tensor, image: Tensor, read: Tensor, share: float) -> dict[str, Tensor]:
         c, m, r = self.config, self.outputs, self.width
         _, encode, decode, _ = self._layers()
-        first, *second = encode.conditioner.net.nets
-        weight = share / self.source.dim
-        own, terms = z[:, m:r], {}
-        if c.extra:
-            own = own + second[0](image)
-            terms["prior"] = c.prior * weight * own.square().sum()
-            own = own + c.blur * noise
+        first, *eigen = encode.conditioner.net.nets
+        own = z[:, m:r] + eigen[0](image) if eigen else z[:, m:r]
         rest = decode(torch.cat([read, own, z[:, r:]], 1))[:, r:]
-        terms["decoded"] = (c.decode or DECODE) * weight * rest.square().sum()
+        missed = share / self.source.dim * rest.square().sum()
+        terms = {"decoded": (c.decode or DECODE) * missed}
         if c.agree:
             blank = torch.cat([read, own, torch.zeros_like(rest)], 1)
             drawn = encode.conditioner.image(decode.inverse(blank)[:, r:])
@@ -232,11 +224,11 @@ class Readout(nn.Module):
         """A second stage for the decoder, with the network of the outputs as it is."""
         if not self.encodes or not self.config.refine:
             return None
-        _, encode, decode, _ = self._layers()
-        part = nn.ModuleList([*list(encode.conditioner.net.nets)[1:], decode.conditioner.net])
+        _, _, decode, _ = self._layers()
+        part = decode.conditioner.net
 
         def missed(part: nn.Module, batch: Any, draw: Draw) -> dict[str, Tensor]:
-            return self.decoding(changed(batch.x, draw), draw)
+            return self.decoding(changed(batch.x, draw))
 
         settings = {"steps": self.config.refine, "batch": 32, "rate": 2e-3, "weight_decay": 0.0,
                     "ema": 0.995}  # fmt: skip

@@ -11,11 +11,13 @@ from ..nets import (
     MLP,
     Bottleneck,
     Branches,
+    EigenImages,
     FromVector,
     LocalConv,
     ResidualConv,
     ResNet,
     ToVector,
+    WithEigenImages,
     channels_last,
 )
 from .axes import FinestWaves, OnPart, PrincipalAxes
@@ -316,19 +318,19 @@ def encoder(
 
     FinestWaves sets as many of the finest waves apart as u is long, and then u ← u + E(w) and
     w ← w − D(u). So the first ``outputs`` coordinates are any network of almost all of the image,
-    the next ``extra`` those of a second one, and with w = 0 the inverse is the decoder D: an exact
-    bijection of all of x. A last layer turns and scales u to uncorrelated coordinates of variance
-    1 (see ``PrincipalAxes.initialize``); until it is set it is the identity.
+    the next ``extra`` its coefficients along principal axes, and with w = 0 the inverse is the
+    decoder D: an exact bijection of all of x. A last layer turns and scales u to uncorrelated
+    coordinates of variance 1 (see ``PrincipalAxes.initialize``); until it is set it is the identity.
 
     The chain holds the layers in this order: waves, E, D, the last one.
 
     Arguments:
         shape: (C, H, W).
         outputs: Coordinates of the first network.
-        extra: Coordinates of the second one, a ``nets.ToVector``.
+        extra: How many principal axes, of which D starts (``nets.EigenImages``).
         net: The first network: "conv" (``nets.ToVector``), or "residual" (``nets.ResNet``).
         hidden: Its channels.
-        decoder_hidden: Channels of D and of the second network.
+        decoder_hidden: Channels of D.
         spread: Standard deviation of the waves that E adds to. The less, the closer u is to E; the
             more, the less of those waves is in the images that D makes.
 
@@ -352,9 +354,11 @@ def encoder(
         if net == "residual"
         else ToVector(shape, outputs, hidden, max(256, 8 * hidden))
     )
-    nets = [first, ToVector(shape, extra, decoder_hidden, dense)] if extra else [first]
-    encode = channels_last(Branches(*nets))
-    decode = channels_last(FromVector(rank, shape, decoder_hidden, dense))
+    encode = Branches(channels_last(first))
+    decode: nn.Module = channels_last(FromVector(rank, shape, decoder_hidden, dense))
+    if extra:
+        eigen = EigenImages(shape, extra)
+        encode, decode = Branches(*encode.nets, eigen), WithEigenImages(decode, eigen)
     return Chain(
         waves,
         AdditiveCoupling((waves.dim,), _OfRest(waves, encode), "first", cut=rank),
