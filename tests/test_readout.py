@@ -16,7 +16,7 @@ from linearizer.baselines import ResNet18
 from linearizer.draws import Draw
 from linearizer.evaluation import attributes as evaluated
 from linearizer.evaluation.attributes import accuracies, linear_probes
-from linearizer.nets import ResNet
+from linearizer.nets import EigenImages, ResNet
 
 disentanglement_table = importlib.import_module("linearizer.evaluation.disentanglement")
 
@@ -135,9 +135,8 @@ def test_the_loss_by_hand_is_that_of_the_map():
         model.read.weight[:, 10:] = 0.0
     y, terms = model.read.terms(x, Draw(0))
     assert torch.allclose(y, model()(x))
-    assert set(terms) == {"decoded", "prior"}
-    # Every fourth sample is decoded: with all of them and no blur the term is ‖w‖² of the map.
-    config = model.config.model_copy(update={"decode_every": 1, "blur": 0.0})
+    # Every fourth sample is decoded: with all of them the term is ‖w‖² of the map.
+    config = model.config.model_copy(update={"decode_every": 1})
     model.read.config = config
     _, terms = model.read.terms(x, Draw(0))
     w = model().source.coordinates(x)[:, model.read.width :]
@@ -159,9 +158,41 @@ def test_only_the_outputs_teach_the_first_network():
     x = digits(12).x.to(model.read.weight)
     _, terms = model.read.terms(x, Draw(0))
     sum(terms.values()).backward()
-    first, second = model.read._layers()[1].conditioner.net.nets
+    first = model.read._layers()[1].conditioner.net.nets[0]
+    decoder = model.read._layers()[2].conditioner.net
     assert all(p.grad is None for p in first.parameters())
-    assert any(p.grad is not None and p.grad.abs().max() > 0 for p in second.parameters())
+    assert any(p.grad is not None and p.grad.abs().max() > 0 for p in decoder.parameters())
+
+
+def test_eigenimages_are_the_best_linear_code():
+    x = torch.rand(60, 3, 8, 1) @ torch.rand(60, 3, 1, 8) + 0.01 * torch.randn(60, 3, 8, 8)
+    x = x - x.mean(0)
+    net = EigenImages((3, 8, 8), 5)
+    net.initialize(x)
+    u = net(x)
+    assert torch.allclose(u.square().mean(0), torch.ones(5))
+    U, S, Vh = torch.linalg.svd(x.flatten(1), full_matrices=False)
+    best = (U[:, :5] * S[:5]) @ Vh[:5]
+    assert torch.allclose(net.draw(u).flatten(1), best)
+    large = EigenImages((1, 48, 64), 4)
+    large.initialize(torch.randn(20, 1, 48, 64))
+    assert large.draw(large(torch.randn(2, 1, 48, 64))).shape == (2, 1, 48, 64)
+    with pytest.raises(ValueError, match="more than 5 images"):
+        EigenImages((1, 8, 8), 5).initialize(torch.randn(5, 1, 8, 8))
+
+
+def test_the_second_stage_trains_the_decoder_alone(tmp_path):
+    torch.set_default_dtype(torch.float32)
+    flags = {"model": {"g": "encoder", "hidden": 8, "decoder_hidden": 4, "extra": 6, "decode": 0.0},
+             "training": {"steps": 3, "tensorboard": False, "validate_every": 0}}  # fmt: skip
+    for refine, name in ((0, "without"), (30, "with")):
+        chosen = {**flags, "model": {**flags["model"], "refine": refine}}
+        runs.execute(runs.plan("attributes", flags=chosen), tmp_path / name, progress=False)
+    without, refined = load(tmp_path / "without"), load(tmp_path / "with")
+    x = digits(40).x
+    assert torch.allclose(without()(x), refined()(x), atol=1e-4)
+    missed = [m.read.decoding(x)["decoded"] for m in (without, refined)]
+    assert missed[1] < missed[0]
 
 
 def test_attributes_are_learned_and_their_least_norm_images_have_them():

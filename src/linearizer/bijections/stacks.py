@@ -320,7 +320,7 @@ def encoder(
     w ← w − D(u). So the first ``outputs`` coordinates are any network of almost all of the image,
     the next ``extra`` its coefficients along principal axes, and with w = 0 the inverse is the
     decoder D: an exact bijection of all of x. A last layer turns and scales u to uncorrelated
-    coordinates of variance 1 (see ``PrincipalAxes.initialize``); until it is set it is the identity.
+    coordinates of variance 1 (see ``PrincipalAxes.initialize``); until then it is the identity.
 
     The chain holds the layers in this order: waves, E, D, the last one.
 
