@@ -9,6 +9,7 @@ from linearizer.checkpoint import SHIPPED
 from linearizer.metrics import digit_classifier, psnr, roc_auc
 
 FLOWS = ["mnist-flow", "celeba-flow"]
+CLASSIFIERS = ["mnist-attributes", "celeba-attributes"]
 
 
 @pytest.fixture(autouse=True)
@@ -19,7 +20,7 @@ def single_precision():
 
 
 def test_the_models_are_there_and_small():
-    known = {*FLOWS, "mnist-projector", "styles", "pendulum", "duffing"}
+    known = {*FLOWS, "mnist-projector", "styles", "pendulum", "duffing", *CLASSIFIERS}
     assert known <= set(lz.models())
     for name in lz.models():
         assert sum(p.stat().st_size for p in (SHIPPED / name).iterdir()) < 7 * 2**20
@@ -118,6 +119,34 @@ def test_styles_come_near_their_networks_on_held_out_photos(data_root):
         wanted = net(x)
         ours = judge(model.render(x, model.kernel(name)).clamp(0, 1), wanted)
         assert float(ours) < 0.75 * float(judge(x, wanted))
+
+
+@pytest.mark.parametrize("name", CLASSIFIERS)
+def test_classifiers_can_be_asked(name):
+    from linearizer.reading import variations, wished
+
+    model = lz.load(name)
+    f = model()
+    X = f.source
+    x = X.points(torch.randn(4, X.dim) * (torch.arange(X.dim) < model.read.width))
+    assert float((X.points(X.coordinates(x)) - x).abs().max()) < 1e-3
+    assert float((f(f.pinv()(f(x))) - f(x)).abs().max()) < 1e-2
+    other = variations(f, x, torch.randn(4, model.read.width), 0.7)
+    assert float((f(other) - f(x)).abs().max()) < 1e-2 < float((other - x).abs().mean())
+    for wish in model.config.names[:5]:
+        h, y = wished(model, wish)
+        made = h.back_project(x, y.expand(4, -1))
+        assert float((h(made) - y).abs().max()) < 1e-2
+    assert float(X.zero().clamp(0, 1).sub(X.zero()).abs().max()) < 0.1  # the mean image
+
+
+def test_classifiers_classify_held_out_images(data_root):
+    for name, size, least in (("mnist-attributes", 32, 0.985), ("celeba-attributes", 64, 0.875)):
+        model = lz.load(name)
+        x, y = data.load(name.split("-")[0], data_root, size).test.batch(torch.arange(500))
+        scores = model.read.outputs_of(x)
+        found = scores.argmax(1) == y if y.ndim == 1 else (scores > 0) == (y > 0.5)
+        assert float(found.double().mean()) > least
 
 
 @pytest.mark.parametrize(("name", "most"), [("pendulum", 0.02), ("duffing", 0.4)])

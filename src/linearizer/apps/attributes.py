@@ -230,11 +230,12 @@ APP = App(
         "mnist": {
             "data": {"name": "mnist", "size": 32},
             "model": {
-                "g": "encoder", "net": "conv", "hidden": 16, "extra": 22, "decoder_hidden": 16,
-                "output_blocks": 0, "score": 1.0, "move": 0.1, "decode": 0.0, "refine": 1500,
+                "g": "encoder", "net": "conv", "hidden": 16, "extra": 54, "decoder_hidden": 16,
+                "output_blocks": 0, "score": 1.0, "move": 0.1, "decode": 0.0, "refine": 2500,
+                "spread": 1.0, "agree": 0.05,
             },
             "training": {
-                "steps": 1500, "batch": 128, "rate": 3e-3, "beta2": 0.99, "ema": 0.995,
+                "steps": 3000, "batch": 128, "rate": 3e-3, "beta2": 0.99, "ema": 0.998,
                 "weight_decay": 0.02, "validate_every": 500, "checkpoint_every": 500,
             },
         },
