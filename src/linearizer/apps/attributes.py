@@ -232,7 +232,7 @@ APP = App(
             "model": {
                 "g": "encoder", "net": "conv", "hidden": 16, "extra": 54, "decoder_hidden": 16,
                 "output_blocks": 0, "score": 1.0, "move": 0.1, "decode": 0.0, "refine": 2500,
-                "spread": 1.0, "agree": 0.05,
+                "spread": 1.0,
             },
             "training": {
                 "steps": 3000, "batch": 128, "rate": 3e-3, "beta2": 0.99, "ema": 0.998,
