@@ -502,6 +502,14 @@ def test_the_uses_of_a_classifier(run, picture, tmp_path):
     assert done["idempotency_error"] < 1e-4 and out.exists()
 
 
+def test_results_of_a_shipped_model_go_where_the_user_is(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    found = runs.spectrum_of("mnist-attributes", 2)
+    assert len(found["strongest_outputs"]) == 2
+    assert {p.name for p in (tmp_path / "mnist-attributes-spectrum").iterdir()} == {
+        "spectrum.png", "input-singular-vectors.png", "spectrum.json"}  # fmt: skip
+
+
 def test_a_table_of_a_classifier(run, tmp_path):
     result = evaluated(run, tmp_path, baseline_minutes=0.02)
     assert result["linearizer"]["accuracy"] > 0.85 > result["majority"]["accuracy"]

@@ -20,6 +20,7 @@ from .checkpoint import (
     atomic,
     fill,
     find,
+    is_shipped,
     load,
     read_config,
     read_tensors,
@@ -337,10 +338,16 @@ def certified(
     return f.certify(points(one, n, root).to(kind), tolerance=tolerance)
 
 
+def _beside(one: Opened, name: str) -> Path:
+    """Where results go unless told: into the run; for a shipped model, where the user is."""
+    shipped = is_shipped(one.folder)
+    return Path(f"{one.folder.name}-{name}") if shipped else one.folder / name
+
+
 def spectrum_of(run: str | Path, k: int, out: Path | None = None) -> dict[str, Any]:
     """Spectrum and pictures of a run's map, in RUN/spectrum unless told."""
     one = opened(run)
-    folder = out or one.folder / "spectrum"
+    folder = out or _beside(one, "spectrum")
     if one.app.spectrum is not None:
         result = one.app.spectrum(one.model, folder, k)
     else:
@@ -368,7 +375,7 @@ def exported(
     if to == "hub":
         from .hub import HubModel
 
-        folder = out or one.folder / "hub"
+        folder = out or _beside(one, "hub")
         if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
             raise ValueError(f"export: hub needs a new or empty folder, but {folder} is not.")
         HubModel.from_run(one.folder).save_pretrained(folder)
@@ -377,7 +384,7 @@ def exported(
 
     f = one.app.linearizer(one.model)
     x = points(one, 8, root)
-    path = out or one.folder / f"{form}{FORMATS[to]}"
+    path = out or _beside(one, f"{form}{FORMATS[to]}")
     with torch.no_grad():
         example = x if form == "f" else f(x)
     result = export(MAPS[form](f), path, to, example)._asdict()

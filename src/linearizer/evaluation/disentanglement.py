@@ -126,6 +126,8 @@ def disentanglement(
             rows[row]["paper"] = {
                 column: list(pair) for column, pair in zip(COLUMNS, PAPER[row], strict=True)
             }
+        if seeds < 2:
+            continue
         rows[f"Linearizer-{name}"]["within_one_std_of_teacher"] = {
             column: abs(rows[f"Linearizer-{name}"][column][0] - rows[name][column][0])
             <= rows[name][column][1]
@@ -216,7 +218,7 @@ def _summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for column in Scores._fields:
         values = torch.tensor([row[column] for row in rows], dtype=torch.float64)
-        spread = float(values.std()) if len(rows) > 1 else 0.0
+        spread = float(values.std()) if len(rows) > 1 else None
         found[column] = [float(values.mean()), spread]
     if "r2" in rows[0]:
         found["r2"] = sum(row["r2"]["mean"] for row in rows) / len(rows)
@@ -235,7 +237,8 @@ def table(rows: Mapping[str, Any]) -> str:
             mean, std = row[column]
             paper = row.get("paper", {}).get(column)
             other = f" ({paper[0]:.2f} ± {paper[1]:.2f})" if paper else ""
-            cells.append(f"{mean:.3f} ± {std:.3f}{other}")
+            spread = "" if std is None else f" ± {std:.3f}"
+            cells.append(f"{mean:.3f}{spread}{other}")
         cells.append(f"{row['r2']:.4f}" if "r2" in row else "")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
