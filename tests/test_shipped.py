@@ -137,7 +137,7 @@ def test_classifiers_can_be_asked(name):
         h, y = wished(model, wish)
         made = h.back_project(x, y.expand(4, -1))
         assert float((h(made) - y).abs().max()) < 1e-2
-    assert float(X.zero().clamp(0, 1).sub(X.zero()).abs().max()) < 0.1  # the mean image
+    assert float(X.zero().clamp(0, 1).sub(X.zero()).abs().mean()) < 0.02  # an image: the mean one
 
 
 def test_classifiers_classify_held_out_images(data_root):
