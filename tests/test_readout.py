@@ -464,6 +464,7 @@ def test_vectors_take_no_image_stack():
 def run(tmp_path_factory):
     """A run of attributes on digits by a small encoder."""
     folder = tmp_path_factory.mktemp("run") / "digits"
+    before = torch.get_default_dtype()  # of the session, whatever the first test has
     torch.set_default_dtype(torch.float32)
     try:
         plan = runs.plan("attributes", flags={
@@ -472,7 +473,7 @@ def run(tmp_path_factory):
         })  # fmt: skip
         runs.execute(plan, folder, progress=False)
     finally:
-        torch.set_default_dtype(torch.float64)
+        torch.set_default_dtype(before)
     return folder
 
 
