@@ -177,7 +177,7 @@ def load_dsprites(
     if not path.is_file():
         return (Sprites(),) * 3, (
             "re-rendered dSprites: drawn by formulas fitted to published frames, because "
-            f"{path} is not there",
+            f"dsprites/{FILE} is not in the data folder",
             whole,
         )
 
