@@ -228,3 +228,10 @@ def test_rows_of_zeros_need_not_be_stored():
     close(collapse(short, steps=9).dense(), collapse(full, steps=9).dense(), 1e-12)
     with pytest.raises(ValueError, match="expected dim ≥ 6"):
         GaussianVelocity(Q, values, 0.1, dim=5)
+
+
+@pytest.mark.parametrize("t", [0.5, torch.tensor([0.25, 0.5])])
+def test_rates_of_a_gaussian_velocity_are_where_its_moments_are(t):
+    velocity = GaussianVelocity(torch.eye(4)[:, :2], torch.tensor([2.0, 1.0]), 0.5)
+    _, rates = velocity.eigenbasis()
+    assert rates.to("meta")(t).diagonal.device.type == "meta"

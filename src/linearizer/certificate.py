@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -146,28 +147,29 @@ def _laws(f: Linearizer, x: Tensor, y: Tensor) -> Iterator[Row]:
         ),
     )
 
-    k = 8
+    # Each once, and an error as often as a law asks for it.
+    svd, back = cache(lambda: f.svd(8)), cache(f.pinv)
     yield (
         "singular vectors",
         "f(vᵢ) = σᵢ ⊙ uᵢ",
-        lambda: _error(f(f.svd(k).V), Y.scale(f.svd(k).S, f.svd(k).U)),
+        lambda: _error(f(svd().V), Y.scale(svd().S, svd().U)),
     )
     yield (
         "singular vectors",
         "fᵀ(uᵢ) = σᵢ ⊙ vᵢ",
-        lambda: _error(f.T(f.svd(k).U), X.scale(f.svd(k).S, f.svd(k).V)),
+        lambda: _error(f.T(svd().U), X.scale(svd().S, svd().V)),
     )
-    yield "orthonormal", "⟨vᵢ, vⱼ⟩ = δᵢⱼ", lambda: _identity_error(X.gram(f.svd(k).V))
-    yield "orthonormal", "⟨uᵢ, uⱼ⟩ = δᵢⱼ", lambda: _identity_error(Y.gram(f.svd(k).U))
+    yield "orthonormal", "⟨vᵢ, vⱼ⟩ = δᵢⱼ", lambda: _identity_error(X.gram(svd().V))
+    yield "orthonormal", "⟨uᵢ, uⱼ⟩ = δᵢⱼ", lambda: _identity_error(Y.gram(svd().U))
 
-    yield "Penrose 1", "f f† f = f", lambda: _error(f(f.pinv()(f(x))), f(x))
-    yield "Penrose 2", "f† f f† = f†", lambda: _error(f.pinv()(f(f.pinv()(y))), f.pinv()(y))
+    yield "Penrose 1", "f f† f = f", lambda: _error(f(back()(f(x))), f(x))
+    yield "Penrose 2", "f† f f† = f†", lambda: _error(back()(f(back()(y))), back()(y))
     yield (
         "Penrose 3",
         "(f f†)ᵀ = f f†",
-        lambda: _symmetry_error(Y, lambda p: f(f.pinv()(p)), y, y.roll(1, 0)),
+        lambda: _symmetry_error(Y, lambda p: f(back()(p)), y, y.roll(1, 0)),
     )
-    yield "Penrose 4", "(f† f)ᵀ = f† f", lambda: _symmetry_error(X, lambda p: f.pinv()(f(p)), u, v)
+    yield "Penrose 4", "(f† f)ᵀ = f† f", lambda: _symmetry_error(X, lambda p: back()(f(p)), u, v)
 
 
 def _space_laws(V: Space, x: Tensor, name: str) -> Iterator[Row]:

@@ -404,7 +404,8 @@ class _Rates(Family):
         self.register_buffer("moments", moments)
 
     def forward(self, c: float | Tensor) -> Diagonal:
-        return Diagonal(_rate(_time(c, "GaussianVelocity")[..., None], self.moments))
+        t = _time(c, "GaussianVelocity").to(self.moments.device)
+        return Diagonal(_rate(t[..., None], self.moments))
 
     def step(self, t0: float, t1: float) -> Operator | None:
         singular = bool((self.moments == 0).any())

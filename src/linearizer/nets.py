@@ -3,6 +3,8 @@ training and evaluation; these are the ones that the ready-made stacks use."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TypeVar
 
 import torch
@@ -17,11 +19,13 @@ __all__ = [
     "FromVector",
     "ImageNorm",
     "LocalConv",
+    "Norm",
     "ResNet",
     "ResidualConv",
     "ToVector",
     "UNet",
     "WithEigenImages",
+    "batch_statistics",
     "channels_last",
     "refuse_mode_dependent",
 ]
@@ -214,75 +218,120 @@ class FromVector(nn.Module):
         return self.layers(self.dense(x))
 
 
-class ResNet(nn.Module):
-    r"""Images to vectors by residual blocks (GroupNorm → SiLU → 3×3, twice), and a mean at the end.
+class Norm(nn.Module):
+    r"""x ↦ γ (x − μ)/σ + β for each channel, with the mean and deviation that are stored.
 
-    The first layer halves the image; channels double with each later halving, up to eight times
-    ``hidden``. Group norms instead of batch norms make it one function in training and evaluation.
-    The last layer starts at zero.
+    So it is one function of x, in training as in evaluation. Inside :func:`batch_statistics` they
+    are those of the batch, as in batch norm, and the stored ones follow: a loss may look at a
+    network that way while it learns.
+    """
+
+    mean: Tensor
+    variance: Tensor
+
+    def __init__(self, channels: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(channels))
+        self.bias = nn.Parameter(torch.zeros(channels))
+        self.register_buffer("mean", torch.zeros(channels))
+        self.register_buffer("variance", torch.ones(channels))
+        self.follows = False
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.batch_norm(
+            x, self.mean, self.variance, self.weight, self.bias, training=self.follows
+        )
+
+
+@contextmanager
+def batch_statistics(net: nn.Module) -> Iterator[None]:
+    """Within it every :class:`Norm` of a network takes the mean and deviation of the batch."""
+    norms = [m for m in net.modules() if isinstance(m, Norm)]
+    for norm in norms:
+        norm.follows = True
+    try:
+        yield
+    finally:
+        for norm in norms:
+            norm.follows = False
+
+
+class ResNet(nn.Module):
+    r"""Images to vectors by residual blocks of two 3×3 convolutions, and a mean at the end.
+
+    The first layer halves the image, and those of 64×64 or more are halved once again; channels
+    double with each of the next two halvings. Its norms are fixed (:class:`Norm`) but for a loss
+    that looks through :func:`batch_statistics`. The last layer starts at zero.
 
     Arguments:
         shape: (C, H, W), at least 16×16.
         outputs: Length of the vector.
-        hidden: Channels after the first layer, a multiple of 8.
+        hidden: Channels after the first layer.
         blocks: For each of four sizes.
         gain: Factor on the images, for centred ones to be of order 1.
+        mirror: The mean of an image's vector and its mirror image's. While statistics follow the
+            batch it is of the image alone, which takes half the time: mirror some of the images.
     """
 
     def __init__(
         self,
         shape: tuple[int, int, int],
         outputs: int,
-        hidden: int = 24,
-        blocks: int = 1,
+        hidden: int = 32,
+        blocks: int = 2,
         gain: float = 4.0,
+        mirror: bool = False,
     ) -> None:
         super().__init__()
-        if hidden % 8 or min(shape[1:]) < 16:
+        if min(shape[1:]) < 16:
             raise ValueError(
-                "ResNet: expected hidden as a multiple of 8 and images of 16×16 or more, got "
-                f"{hidden} and {shape[1]}×{shape[2]}."
+                f"ResNet: expected images of 16×16 or more, got {shape[1]}×{shape[2]}."
             )
-        self.gain = gain
-        self.first = nn.Conv2d(shape[0], hidden, 4, stride=2, padding=1)
-        body: list[nn.Module] = []
+        self.gain, self.mirror = gain, mirror
+        layers: list[nn.Module] = [
+            nn.Conv2d(shape[0], hidden, 7, stride=2, padding=3, bias=False),
+            Norm(hidden), nn.ReLU(),
+        ]  # fmt: skip
+        if min(shape[1:]) >= 64:
+            layers.append(nn.MaxPool2d(3, stride=2, padding=1))
         inputs = hidden
-        for level in range(4):
+        for level, width in enumerate((hidden, 2 * hidden, 4 * hidden, 4 * hidden)):
             for i in range(blocks):
-                halve = level > 0 and i == 0
-                body.append(_PreActivation(inputs, hidden * 2**level, halve))
-                inputs = hidden * 2**level
-        self.body = nn.Sequential(*body)
-        self.norm = nn.GroupNorm(8, inputs)
+                layers.append(_Residual(inputs, width, halve=level > 0 and i == 0))
+                inputs = width
+        self.layers = nn.Sequential(*layers)
         self.last = _zeroed(nn.Linear(inputs, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type == "cpu":
             x = x.contiguous(memory_format=torch.channels_last)
-        h = self.body(self.first(self.gain * x))
-        return self.last(F.silu(self.norm(h)).mean((2, 3)))
+        h = self._features(x)
+        if self.mirror and not self.layers[1].follows:
+            h = 0.5 * (h + self._features(x.flip(3)))
+        return self.last(h)
+
+    def _features(self, x: Tensor) -> Tensor:
+        return self.layers(self.gain * x).mean((2, 3))
 
 
-class _PreActivation(nn.Module):
+class _Residual(nn.Module):
     def __init__(self, inputs: int, outputs: int, halve: bool) -> None:
         super().__init__()
-        self.norm1, self.norm2 = nn.GroupNorm(8, inputs), nn.GroupNorm(8, outputs)
         stride = 2 if halve else 1
-        self.conv1 = nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False)
-        self.conv2 = nn.Conv2d(outputs, outputs, 3, padding=1, bias=False)
-        nn.init.zeros_(self.conv2.weight)
-        # From behind the first activation: with conv2 at zero the network is not linear at first.
-        self.match: nn.Module | None = None
+        self.body = nn.Sequential(
+            nn.Conv2d(inputs, outputs, 3, stride=stride, padding=1, bias=False),
+            Norm(outputs), nn.ReLU(),
+            nn.Conv2d(outputs, outputs, 3, padding=1, bias=False), Norm(outputs),
+        )  # fmt: skip
+        self.match: nn.Module = nn.Identity()
         if halve or inputs != outputs:
             self.match = nn.Sequential(
                 nn.AvgPool2d(2, ceil_mode=True) if halve else nn.Identity(),
-                nn.Conv2d(inputs, outputs, 1, bias=False),
-            )
+                nn.Conv2d(inputs, outputs, 1, bias=False), Norm(outputs),
+            )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
-        h = F.silu(self.norm1(x))
-        short = x if self.match is None else self.match(h)
-        return short + self.conv2(F.silu(self.norm2(self.conv1(h))))
+        return (self.body(x) + self.match(x)).relu()
 
 
 class EigenImages(nn.Module):

@@ -13,6 +13,7 @@ from torch import Tensor
 from . import data
 from .apps.attributes import Attributes
 from .apps.disentangle import Distillation
+from .data.images import Picture
 from .linearizer import Linearizer
 from .operators import Identity, LowRank
 from .pictures import image_grid
@@ -20,8 +21,9 @@ from .runs import Opened, opened, run_data
 from .sampling import bordered, place, written
 from .settings import did_you_mean
 
-__all__ = ["class_gap", "edit", "erase", "eraser", "held", "imagine", "labelled", "parse_wish",
-           "read", "readout_of", "variations", "vary", "wished"]  # fmt: skip
+__all__ = ["Edited", "class_gap", "edit", "edited", "erase", "eraser", "held", "images_for",
+           "imagine", "labelled", "names_of", "parse_wish", "read", "readout_of", "variations",
+           "vary", "wished"]  # fmt: skip
 
 
 def readout_of(run: str | Path) -> Opened:
@@ -34,7 +36,8 @@ def readout_of(run: str | Path) -> Opened:
     return one
 
 
-def _names(model: Attributes | Distillation) -> list[str]:
+def names_of(model: Attributes | Distillation) -> list[str]:
+    """Of the outputs."""
     if isinstance(model, Attributes):
         return list(model.config.names)
     return [str(i) for i in range(model.config.outputs)]
@@ -49,7 +52,8 @@ def _image_shape(one: Opened) -> tuple[int, ...]:
     return shape
 
 
-def _images(one: Opened, images: Sequence[str | Path]) -> tuple[Tensor, list[str]]:
+def images_for(one: Opened, images: Sequence[str | Path | Picture]) -> tuple[Tensor, list[str]]:
+    """Images as a readout takes them, and a note for each that was converted."""
     shape = _image_shape(one)
     if not images:
         raise ValueError("expected image files, got none.")
@@ -62,8 +66,8 @@ def read(run: str | Path, images: Sequence[str | Path]) -> dict[str, Any]:
     """f(x): the scores of image files, with the names of those that hold."""
     one = readout_of(run)
     model = one.model
-    x, notes = _images(one, images)
-    scores, names = model.read.outputs_of(x), _names(model)
+    x, notes = images_for(one, images)
+    scores, names = model.read.outputs_of(x), names_of(model)
     rows = []
     for path, row in zip(images, scores.tolist(), strict=True):
         entry: dict[str, Any] = {"image": str(path), "scores": dict(zip(names, row, strict=True))}
@@ -95,7 +99,7 @@ def parse_wish(model: Attributes | Distillation, wish: str) -> dict[int, float]:
     A name sets the score that images with it have on average, ``-NAME`` that of images without it,
     and ``NAME=NUMBER`` any score. For classes a name sets all scores to the class's average.
     """
-    names = _names(model)
+    names = names_of(model)
     of_class = isinstance(model, Attributes) and model.config.kind == "classes"
     words = [wish] if wish in names else [w.strip() for w in wish.split(",") if w.strip()]
     found: dict[int, float] = {}
@@ -184,6 +188,37 @@ def imagine(run: str | Path, wishes: Sequence[str], out: Path | None = None) -> 
     return {"score_error": error, "files": [out]}
 
 
+class Edited(NamedTuple):
+    """Images changed as a wish has it, and how well it was met."""
+
+    image: Tensor
+    scores: Tensor  #: of the images as they came, (n, outputs)
+    edited_scores: Tensor
+    error: Tensor  #: largest miss of the scores that were aimed at
+
+
+@torch.no_grad()
+def edited(
+    model: Attributes | Distillation,
+    x: Tensor,
+    wish: str,
+    strength: float = 1.0,
+    hold: bool | None = None,
+) -> Edited:
+    r"""x ⊕ s ⊙ f†(y ⊖ f(x)); the arguments are those of :func:`edit`."""
+    if not math.isfinite(strength):
+        raise ValueError(f"edit: expected a finite strength, got {strength}.")
+    f = model()
+    hold = not model.read.separate if hold is None else hold
+    before = f(x)
+    h, y = (f, held(model, wish, before)) if hold else wished(model, wish)
+    start = h(x)
+    step = h.target.scale(strength, h.target.sub(y.expand(len(x), -1), start))
+    made = h.source.add(x, h.pinv()(step))
+    error = (h(made) - h.target.add(start, step)).abs().max()
+    return Edited(made, before, f(made), error)
+
+
 @torch.no_grad()
 def edit(
     run: str | Path,
@@ -201,24 +236,19 @@ def edit(
         hold: Keep all other scores as they are; otherwise they follow as they do in the data, which
             is the default where outputs are separate.
     """
-    if not math.isfinite(strength):
-        raise ValueError(f"edit: expected a finite strength, got {strength}.")
     one = readout_of(run)
-    model, f = one.model, one.model()
+    model = one.model
     hold = not model.read.separate if hold is None else hold
-    x, notes = _images(one, images)
-    before = f(x)
+    x, notes = images_for(one, images)
     columns, gaps, kept = [x], [], [torch.zeros(()).to(x)]
     for wish in wishes:
-        h, y = (f, held(model, wish, before)) if hold else wished(model, wish)
-        step = h.target.scale(strength, h.target.sub(y.expand(len(x), -1), h(x)))
-        made = h.source.add(x, h.pinv()(step))
-        columns.append(made)
-        gaps.append((h(made) - h.target.add(h(x), step)).abs().max())
-        others = torch.ones(before.shape[1], dtype=torch.bool)
+        made = edited(model, x, wish, strength, hold)
+        columns.append(made.image)
+        gaps.append(made.error)
+        others = torch.ones(made.scores.shape[1], dtype=torch.bool)
         others[list(parse_wish(model, wish))] = False
         if bool(others.any()):
-            kept.append((f(made) - before)[:, others].abs().max())
+            kept.append((made.edited_scores - made.scores)[:, others].abs().max())
     error = _largest(gaps)
     out = out or place(one, "edited.png")
     written(out)
@@ -263,7 +293,7 @@ def vary(
         raise ValueError(
             f"{run}: it has no coordinates beside its outputs to vary. Train with extra > 0."
         )
-    x, notes = _images(one, images)
+    x, notes = images_for(one, images)
     noise = torch.randn(n, width, generator=torch.Generator().manual_seed(seed))
     rows, gaps = [], []
     for image in x.split(1):
@@ -316,14 +346,21 @@ def class_gap(
     return with_ - without
 
 
-def eraser(f: Linearizer, gaps: Tensor) -> Linearizer:
+def eraser(f: Linearizer, gaps: Tensor, cut: int = 0) -> Linearizer:
     r"""The projector g⁻¹(I − QQᵀ)g of the source along the span of ``gaps``, (k, dim).
 
-    Images with and without an attribute then have equal mean coordinates, so that no linear probe
-    of them does better than a constant (Belrose et al., LEACE, 2023, theorem 3.1). Idempotent by
-    architecture.
+    The images that the gaps are of then have equal mean coordinates with and without an attribute,
+    so that no linear probe of them does better than a constant (Belrose et al., LEACE, 2023,
+    theorem 3.1). Idempotent by architecture.
+
+    With a ``cut`` the coordinates before and behind it lose directions of their own. Means are
+    equal as before, and what is well known of a gap does not bear the noise of the rest.
     """
-    U, S, _ = torch.linalg.svd(gaps.double().mT, full_matrices=False)
+    rows = gaps.double()
+    if cut:
+        first = torch.arange(gaps.shape[1], device=gaps.device) < cut
+        rows = torch.cat([rows * first, rows * ~first])
+    U, S, _ = torch.linalg.svd(rows.mT, full_matrices=False)
     Q = U[:, 1e-10 * S[0] < S].to(f.operator.dtype)  # gaps of all classes depend on each other
     one = Identity(f.source.dim, dtype=Q.dtype, device=Q.device)
     return Linearizer(f.source, one - LowRank(Q, Q), f.source)
@@ -344,15 +381,16 @@ def erase(
         raise ValueError(f"{run}: only attributes or classes can be erased; it has neither.")
     index = list(dict.fromkeys(find_name(model.config.names, name, "erase") for name in names))
     names = [model.config.names[i] for i in index]
-    x, notes = _images(one, images)
+    x, notes = images_for(one, images)
     f = model()
     gaps = class_gap(f, labelled(model, run_data(one, root).train), index)
-    rows = [x, *(eraser(f, gap[None])(x) for gap in gaps)]
+    cut = model.read.width if model.read.encodes else 0
+    rows = [x, *(eraser(f, gap[None], cut)(x) for gap in gaps)]
     labels = ["x", *(f"no {n}" for n in names)]
+    P = eraser(f, gaps, cut)
     if len(names) > 1:
-        rows.append(eraser(f, gaps)(x))
+        rows.append(P(x))
         labels.append("none of them")
-    P = eraser(f, gaps)
     once = P(x)
     out = out or place(one, "erased.png")
     written(out)

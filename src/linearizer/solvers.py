@@ -24,6 +24,7 @@ from .families import Family
 from .operators import (
     DENSE_LIMIT,
     Dense,
+    Diagonal,
     Identity,
     LowRank,
     Operator,
@@ -96,7 +97,7 @@ def collapse(
         return eye
     if (known := family.eigenbasis()) is not None:
         basis, rates = known
-        b = collapse(rates, solver, steps, t0, t1).dense().diagonal().to(first.dtype)
+        b = _number_by_number(_Plan.make(rates, solver, steps, t0, t1), rates).to(first.dtype)
         return _trimmed(b[-1], basis * (b[:-1] - b[-1]), basis, rtol)
     if _parts(first, 1) is not None:
         if needs_gradient(*first.parameters(), *first.buffers()):
@@ -261,6 +262,23 @@ def _advance(solver: str, A: list[Any], h: float, z: Any, apply: Any) -> Any:
 
 def _call(A: Operator, z: Tensor) -> Tensor:
     return A(z)
+
+
+def _number_by_number(plan: _Plan, rates: Family) -> Tensor:
+    """The diagonal of what a family of diagonals collapses to: a loop over plain numbers."""
+
+    def numbers(A: Operator | Tensor) -> Tensor:
+        if isinstance(A, Tensor):
+            return A
+        assert isinstance(A, Diagonal)
+        return A.diagonal
+
+    first = numbers(plan.first(rates))
+    if len(plan.times) * len(first) <= _CHUNK:
+        at: Any = numbers(rates(torch.tensor(plan.times, dtype=torch.float64))).__getitem__
+    else:
+        at = lambda i: numbers(rates(plan.times[i]))  # noqa: E731
+    return plan.march(at, torch.ones_like(first), lambda A, z: numbers(A) * z)
 
 
 # -- times in batches --------------------------------------------------------------------------

@@ -204,9 +204,9 @@ def spectrum(model: Attributes, folder: Path, k: int) -> dict[str, Any]:
 
 
 _FACES = {
-    "g": "encoder", "net": "residual", "hidden": 24, "extra": 120, "decoder_hidden": 24,
-    "output_blocks": 0, "score": 1.0, "flip": True, "move": 0.1, "light": 0.2, "decode": 0.0,
-    "refine": 2000,
+    "g": "encoder", "net": "residual", "hidden": 32, "extra": 120, "decoder_hidden": 24,
+    "output_blocks": 0, "score": 1.0, "mirror": True, "flip": True, "move": 0.1, "light": 0.2,
+    "decode": 0.0, "refine": 2000,
 }  # fmt: skip
 
 APP = App(

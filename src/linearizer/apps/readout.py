@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Literal, cast
 
@@ -19,6 +20,7 @@ from .. import pictures
 from ..bijections import ActNorm, Bijection, Chain, Flatten, encoder, glow, mlp
 from ..draws import Draw
 from ..linearizer import Linearizer
+from ..nets import batch_statistics
 from ..operators import Dense, LowRank
 from ..settings import Settings
 from ..spaces import Space
@@ -42,6 +44,7 @@ class ReadoutConfig(Settings):
     net: Literal["auto", "conv", "residual"] = Field(
         "auto", description="network of encoder; auto is residual from 32×32 in colour on"
     )
+    mirror: bool = Field(False, description="residual networks see images and mirrored ones")
     blocks: int = Field(6, ge=1, description="blocks of mlp and glow")
     hidden: int | None = Field(
         None,
@@ -181,8 +184,11 @@ class Readout(nn.Module):
         waves, encode, _, last = self._layers()
         z = waves(x)
         image = encode.conditioner.image(z[:, self.width :])
-        read = z[:, : self.outputs] + encode.conditioner.net.nets[0](image)
-        if bool(last.g.initialized):  # settled: the outputs take all of u
+        settled = bool(last.g.initialized)
+        first = encode.conditioner.net.nets[0]
+        with nullcontext() if settled else batch_statistics(first):
+            read = z[:, : self.outputs] + first(image)
+        if settled:  # the outputs take all of u
             y = self.outputs_of(x)
         else:
             y = self.target.points(Dense(self.weight[:, : self.outputs])(read))
@@ -335,7 +341,7 @@ def _on_data(config: ReadoutConfig, outputs: int) -> Bijection:
         if net == "auto":
             net = "residual" if C == 3 and min(H, W) >= 32 else "conv"
         return encoder((C, H, W), outputs, config.extra, net, config.hidden or 32,
-                       config.decoder_hidden, config.spread)  # fmt: skip
+                       config.decoder_hidden, config.spread, config.mirror)  # fmt: skip
     if kind == "glow":
         C, H, W = shape
         return glow((C, H, W), blocks=config.blocks, hidden=config.hidden or 16,

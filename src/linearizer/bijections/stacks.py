@@ -313,6 +313,7 @@ def encoder(
     hidden: int = 32,
     decoder_hidden: int = 16,
     spread: float = 0.01,
+    mirror: bool = False,
 ) -> Chain:
     r"""An image as (u, w): u what networks say of it, w what a decoder cannot tell from u.
 
@@ -333,6 +334,7 @@ def encoder(
         decoder_hidden: Channels of D.
         spread: Standard deviation of the waves that E adds to. The less, the closer u is to E; the
             more, the less of those waves is in the images that D makes.
+        mirror: Whether "residual" takes the mean over an image and its mirror image.
 
     Example:
         >>> g = encoder((1, 16, 16), outputs=3, hidden=8).initialize(torch.rand(20, 1, 16, 16))
@@ -350,7 +352,7 @@ def encoder(
     waves = FinestWaves(shape, rank, spread)
     dense = max(256, 8 * decoder_hidden)
     first: nn.Module = (
-        ResNet(shape, outputs, hidden)
+        ResNet(shape, outputs, hidden, mirror=mirror)
         if net == "residual"
         else ToVector(shape, outputs, hidden, max(256, 8 * hidden))
     )

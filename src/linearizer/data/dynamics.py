@@ -398,7 +398,7 @@ def simulate(
         >>> torch.allclose(energy, energy[:, :1], atol=1e-8)
         True
     """
-    system = _system(name, parameters)
+    system = system_of(name, parameters)
     for what, count, least in (("trajectories", trajectories, 1), ("steps", steps, 2)):
         if count < least:
             raise ValueError(f"simulate: expected {least} or more {what}, got {count}.")
@@ -431,7 +431,8 @@ def simulate(
     return Trajectories(t, x, dt, system.names, system)
 
 
-def _system(name: str, parameters: Mapping[str, float]) -> System:
+def system_of(name: str, parameters: Mapping[str, float]) -> System:
+    """The system of that name with these parameters."""
     from ..settings import did_you_mean  # it loads pydantic, which data needs for nothing else
 
     if name not in SYSTEMS:

@@ -145,10 +145,11 @@ def padded(images: Tensor, size: int | None, name: str) -> Tensor:
 
 
 class Picture(NamedTuple):
-    """One encoded image: what to call it in an error, and how to get its bytes."""
+    """One encoded image: what to call it in an error, how to get its bytes, what they may be."""
 
     label: str
     read: Callable[[], bytes]
+    formats: tuple[str, ...] | None = None  #: names that Pillow has, or None for all it knows
 
 
 def decode(
@@ -199,7 +200,7 @@ def open_picture(picture: Picture) -> Image:
     from PIL import Image
 
     try:
-        image = Image.open(io.BytesIO(picture.read()))
+        image = Image.open(io.BytesIO(picture.read()), formats=picture.formats)
         limit = Image.MAX_IMAGE_PIXELS
         if limit is not None and image.width * image.height > limit:
             raise Image.DecompressionBombError
@@ -355,11 +356,12 @@ def pixels_of_photo(picture: Picture) -> Tensor:
 
 
 def read_images(
-    paths: Sequence[str | Path], shape: tuple[int, ...], pad: int | None = None
+    images: Sequence[str | Path | Picture], shape: tuple[int, ...], pad: int | None = None
 ) -> tuple[Tensor, list[str]]:
-    """Image files as (n, C, H, H) floats in [0, 1], and a note for each that was converted.
+    """Images as (n, C, H, H) floats in [0, 1], and a note for each that was converted.
 
     Arguments:
+        images: Paths of files, or pictures whose bytes are at hand.
         shape: (C, H, H) that a model takes.
         pad: Images of this side get a zero border instead of being resized, as mnist does.
     """
@@ -367,16 +369,13 @@ def read_images(
     if channels not in (1, 3) or size != width:
         raise ValueError(f"images: expected a model of square grey or colour images, got {shape}.")
     pixels, notes = [], []
-    for path in map(Path, paths):
-        if not path.is_file():
-            what = "it is a folder" if path.is_dir() else "there is no such file"
-            raise ValueError(f"{path}: expected an image, but {what}.")
-        picture = Picture(str(path), path.read_bytes)
+    for item in images:
+        picture = item if isinstance(item, Picture) else _in_file(Path(item))
         image = open_picture(picture)
         side, grey = image.size, _is_grey(picture)
         inner = pad if pad is not None and side == (pad, pad) else size
         found = torch.from_numpy(_square(picture, inner, channels).copy())
-        pixels.append(padded(found, size, str(path)))
+        pixels.append(padded(found, size, picture.label))
         changes = [] if grey == (channels == 1) else ["to grey" if channels == 1 else "to colour"]
         if inner != size:
             changes.append(f"a zero border to {size}×{size}")
@@ -384,5 +383,12 @@ def read_images(
             crop = "" if side[0] == side[1] else "its centre square "
             changes.append(f"{crop}from {min(side)} to {size} pixels a side")
         if changes:
-            notes.append(f"{path}: converted, {' and '.join(changes)}")
+            notes.append(f"{picture.label}: converted, {' and '.join(changes)}")
     return torch.stack(pixels).to(torch.float32).div_(255), notes
+
+
+def _in_file(path: Path) -> Picture:
+    if not path.is_file():
+        what = "it is a folder" if path.is_dir() else "there is no such file"
+        raise ValueError(f"{path}: expected an image, but {what}.")
+    return Picture(str(path), path.read_bytes)

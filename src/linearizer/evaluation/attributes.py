@@ -194,18 +194,20 @@ def linear_probes(train: Tensor, y: Tensor, tests: Sequence[Tensor], ridge: floa
 def erasure(model: Attributes, source: Any, index: Sequence[int]) -> dict[str, Any]:
     r"""Linear probes of all coordinates before and after each attribute is erased.
 
-    The gap of means and the projector are of one half of the training images. Probes are trained
-    on the same half, for which the theorem says that nothing is left, and on the other one, which
-    tells how well that carries over; numbers are of test images. The ridge is the one that does
-    best on validation images before anything is erased.
+    The projector is of all training images, as a user's is, whose means with and without are then
+    equal, so that probes of all of them are constants; probes here are trained on one half. The
+    fresh columns have the projector of the other half instead, which tells how well erasure
+    carries over to images that it has not seen. Numbers are of test images. The ridge is the one
+    that does best on validation images before anything is erased.
     """
     f, names = model(), model.config.names
+    cut = model.read.width if model.read.encodes else 0
     all_z, all_y = _coordinates(model, source.train, PROBED)
     half = len(all_z) // 2
     train, y, fresh, fresh_y = all_z[:half], all_y[:half], all_z[half:], all_y[half:]
     val, val_y = _coordinates(model, source.val, 2000)
     test, test_y = _coordinates(model, source.test, 2000)
-    signs, fresh_signs = 2 * y.double() - 1, 2 * fresh_y.double() - 1
+    fresh_signs = 2 * fresh_y.double() - 1
 
     def accuracy(scores: Tensor, y: Tensor) -> Tensor:
         return ((scores > 0) == (y > 0.5)).double().mean(0)
@@ -225,28 +227,39 @@ def erasure(model: Attributes, source: Any, index: Sequence[int]) -> dict[str, A
         kinds = [(v[:, k] > 0.5) for v in (y, fresh_y, test_y)]
         if any(bool(v.all()) or not bool(v.any()) for v in kinds):
             continue  # a small data set may lack one kind
-        gap = train[kinds[0]].double().mean(0) - train[~kinds[0]].double().mean(0)
-        P = eraser(f, gap[None]).operator
+
+        def auc(scores: Tensor, true: Tensor = true, k: int = k) -> float:
+            return roc_auc(scores[true, k], scores[~true, k])
+
+        gap = _gap(all_z, all_y[:, k] > 0.5)
+        P, P_half = (eraser(f, d, cut).operator for d in (gap, _gap(train, kinds[0])))
         z = P(test)
-        same = linear_probes(P(train), signs, [z], ridge)[0]
         after = linear_probes(P(fresh), fresh_signs, [z], ridge)[0]
+        carried = linear_probes(P_half(fresh), fresh_signs, [P_half(test)], ridge)[0]
         read = f.target.points(f.operator(z))
         others = [i for i in range(len(names)) if i != k]
         change = (accuracy(after, test_y) - accuracy(before, test_y))[others]
         worst = others[int(change.argmin())]
         rows[names[k]] = {
-            "probe_roc_auc": [roc_auc(s[true, k], s[~true, k]) for s in (before, after)],
+            "probe_roc_auc": [auc(before), auc(after)],
             "probe_accuracy": [float(accuracy(s, test_y)[k]) for s in (before, after)],
             "majority": base[k],
-            "deviation_of_a_probe_of_the_same_half": float(same[:, k].std()),
-            "own_score_roc_auc": [roc_auc(s[true, k], s[~true, k]) for s in (own, read)],
+            "gap_of_means_left": float(_gap(P(all_z), all_y[:, k] > 0.5).norm() / gap.norm()),
+            "fresh_probe_roc_auc": [auc(before), auc(carried)],
+            "fresh_probe_accuracy": [float(accuracy(s, test_y)[k]) for s in (before, carried)],
+            "own_score_roc_auc": [auc(own), auc(read)],
             "others_probe_accuracy": [
                 float(accuracy(s, test_y)[others].mean()) for s in (before, after)
             ],
             "largest_loss_of_another": [names[worst], float(change.min())],
         }
-    return {"columns": "before, after", "ridge": ridge, "images": [half, len(fresh)],
+    return {"columns": "before, after", "ridge": ridge, "images": [len(all_z), len(fresh)],
             "of_each": rows}  # fmt: skip
+
+
+def _gap(z: Tensor, holds: Tensor) -> Tensor:
+    """The difference of the mean coordinates with and without, (1, dim)."""
+    return (z[holds].double().mean(0) - z[~holds].double().mean(0))[None]
 
 
 def _coordinates(model: Attributes, part: Any, count: int) -> tuple[Tensor, Tensor]:
@@ -348,6 +361,7 @@ def _erased_picture(
     gaps = class_gap(f, labelled(model, source.train, PROBED), index)
     k = index[0]
     some = torch.cat([x[y[:, k] > 0.5][:5], x[y[:, k] < 0.5][:5]])
-    rows = [some, *(eraser(f, gap[None])(some) for gap in gaps)]
+    cut = model.read.width if model.read.encodes else 0
+    rows = [some, *(eraser(f, gap[None], cut)(some) for gap in gaps)]
     image_grid(path, rows, ["x", *(f"no {names[i]}" for i in index)], [""] * len(some),
                "Erasure by projection", cell=0.9)  # fmt: skip

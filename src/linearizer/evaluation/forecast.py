@@ -69,9 +69,13 @@ def weather(
     root: Path | None = None,
     say: Say = lambda text: None,
     look_back: int = LOOK_BACK,
+    steps: int | None = None,
 ) -> dict[str, Any]:
-    """Train and measure each row at each horizon; what ``out`` holds already is not done again."""
-    steps = _horizons(horizons)
+    """Train and measure each row at each horizon; what ``out`` holds already is not done again.
+
+    ``steps`` are those of our own rows, where they are not to be the presets'.
+    """
+    lengths = _horizons(horizons)
     names = [name.strip() for name in rows.split(";" if ";" in rows else ",") if name.strip()]
     names = _joined(names) or list(ROWS)
     for name in names:
@@ -81,7 +85,7 @@ def weather(
         raise ValueError(f"weather: expected a folder, but {out} is a file.")
     (out / "rows").mkdir(parents=True, exist_ok=True)
     found: dict[str, dict[str, Any]] = {}
-    for horizon in steps:
+    for horizon in lengths:
         source = None
         for name in names:
             word = f"{name.replace(', ', '-').replace(' ', '-')}-{horizon}"
@@ -91,7 +95,9 @@ def weather(
                     settings = SeriesSettings(look_back=look_back, horizon=horizon)
                     source = SOURCES["series"].load(settings, root, None)
                 say(f"{name}, horizon {horizon}")
-                row = rounded(_measured(name, look_back, horizon, source, minutes, out, root))
+                row = rounded(
+                    _measured(name, look_back, horizon, source, minutes, out, root, steps)
+                )
                 with atomic(kept) as part:
                     part.write_text(json.dumps(row, indent=2) + "\n", encoding="utf-8")
             found.setdefault(name, {})[str(horizon)] = json.loads(kept.read_text("utf-8"))
@@ -103,13 +109,13 @@ def weather(
         "published_mse": {k: {"look_back": v[0], "mse": list(v[1])} for k, v in PUBLISHED.items()},
     }
     files = [out / f"error-by-step{_from(look_back)}.png"]
-    label = f"Error along the horizon of {max(steps)}, look-back {look_back}"
-    longest = {name: rows[str(max(steps))]["mse_by_step"] for name, rows in found.items()}
+    label = f"Error along the horizon of {max(lengths)}, look-back {look_back}"
+    longest = {name: rows[str(max(lengths))]["mse_by_step"] for name, rows in found.items()}
     _error_plot(longest, "steps of ten minutes after the last row", label, files[0])
     files += [
         path
         for name in names
-        for horizon in steps
+        for horizon in lengths
         if (path := out / f"forecast-{name}-{horizon}{_from(look_back)}.png").exists()
     ]
     return write_table(result, out / f"weather{_from(look_back)}.json", files)
@@ -185,13 +191,14 @@ def _measured(
     minutes: float,
     out: Path,
     root: Path | None,
+    steps: int | None,
 ) -> dict[str, Any]:
     """Train one row on train, choose on val, and look at test once."""
     train, val, test = (part.windows for part in (source.train, source.val, source.test))
     about: dict[str, Any] = {"look_back": look_back, "test_windows": len(test)}
     begun = time.process_time()
     if name in OURS:
-        model, more = _ours(name, look_back, horizon, out, root)
+        model, more = _ours(name, look_back, horizon, out, root, steps)
         about |= {"cpu_seconds": time.process_time() - begun, **more}
         errors = _errors(model, source.test)
         about["intervals"] = intervals(model, source.test)
@@ -218,10 +225,13 @@ def _measured(
 
 
 def _ours(
-    name: str, look_back: int, horizon: int, out: Path, root: Path | None
+    name: str, look_back: int, horizon: int, out: Path, root: Path | None, steps: int | None
 ) -> tuple[Forecast, dict[str, Any]]:
     run = out / f"{name}-{horizon}{_from(look_back)}"
-    flags = {"data": {"name": "weather", "look_back": look_back, "horizon": horizon}}
+    flags: dict[str, dict[str, Any]] = {
+        "data": {"name": "weather", "look_back": look_back, "horizon": horizon},
+        "training": {} if steps is None else {"steps": steps},
+    }
     chosen = plan("forecast", preset=name, flags=flags)
     result = execute(chosen, run, root=root, resume=True, progress=False)
     return load(run), {"steps": result.step, "validation_mse": result.metrics["mse"],

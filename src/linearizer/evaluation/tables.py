@@ -3,19 +3,36 @@ r"""What every table shares: where it goes, and how it is written."""
 from __future__ import annotations
 
 import json
+import os
+import platform
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
+
+import torch
 
 from ..checkpoint import atomic, is_shipped
 from ..data import root_folder
 from ..perceptual import LPIPS, load_lpips
 from ..runs import Opened
 
-__all__ = ["Say", "lpips_or_why", "result_folder", "rounded", "teacher_folder",
+__all__ = ["Say", "lpips_or_why", "machine", "result_folder", "rounded", "teacher_folder",
            "write_table"]  # fmt: skip
 
 Say = Callable[[str], None]
+
+
+def machine() -> dict[str, Any]:
+    """What numbers were measured with."""
+    facts: dict[str, Any] = {
+        "cores": os.cpu_count(),
+        "threads": torch.get_num_threads(),
+        "torch": torch.__version__,
+        "python": platform.python_version(),
+    }
+    if torch.cuda.is_available():
+        facts["device"] = torch.cuda.get_device_name()
+    return facts
 
 
 def lpips_or_why(root: Path | None) -> tuple[LPIPS | None, str]:
