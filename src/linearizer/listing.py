@@ -60,7 +60,7 @@ def _row(run: Path) -> Row:
         steps if isinstance(steps, int) else 0,
         metric,
         measured.get(metric),
-        max((r.get("seconds", 0.0) for r in rows), default=0.0),
+        max((r.get("seconds") or 0.0 for r in rows), default=0.0),
         changed,
         "" if (run / WEIGHTS).exists() else "no weights yet",
     )

@@ -13,7 +13,7 @@ from torch import Tensor
 from .linearizer import Linearizer
 from .operators import UnsupportedError
 
-__all__ = ["image_grid", "series_plot", "spectrum"]
+__all__ = ["amounts", "image_grid", "series_plot", "spectrum", "values_of"]
 
 
 def image_grid(
@@ -97,6 +97,19 @@ def series_plot(
 
 
 @torch.no_grad()
+def values_of(f: Linearizer, limit: int = 512) -> tuple[Tensor, Tensor | None]:
+    """Singular values, and eigenvalues where f goes from a Space to itself; ``limit`` at most."""
+    count = min(*f.operator.shape, limit)
+    eigenvalues = None
+    if f.source is f.target:
+        try:
+            eigenvalues = f.operator.eig(count).values
+        except UnsupportedError:
+            eigenvalues = None
+    return f.operator.svd(count).S, eigenvalues
+
+
+@torch.no_grad()
 def spectrum(
     f: Linearizer,
     folder: Path,
@@ -121,13 +134,7 @@ def spectrum(
     folder.mkdir(parents=True, exist_ok=True)
     size = min(f.operator.shape)
     k = min(k, size)
-    values = f.operator.svd(min(size, limit)).S
-    eigenvalues = None
-    if f.source is f.target:
-        try:
-            eigenvalues = f.operator.eig(min(size, limit)).values
-        except UnsupportedError:
-            eigenvalues = None
+    values, eigenvalues = values_of(f, limit)
     files = [folder / "spectrum.png"]
     _plot_spectrum(values, eigenvalues, size, files[0])
     svd = f.svd(k)
@@ -205,6 +212,13 @@ def _plot_spectrum(values: Tensor, eigenvalues: Tensor | None, size: int, path: 
     figure.savefig(path)
 
 
+def amounts(space: Any, reach: float | None = None) -> list[float]:
+    """How far to go along a vector; data with unit variance has norms around √dim."""
+    if reach is None:
+        return [c * space.dim**0.5 for c in (-1.0, -0.5, -0.125, 0.125, 0.5, 1.0)]
+    return [c * reach for c in (-1.0, -2 / 3, -1 / 3, 0.0, 1 / 3, 2 / 3, 1.0)]
+
+
 def _walks(
     vectors: Tensor,
     values: Tensor,
@@ -214,11 +228,8 @@ def _walks(
     reach: float | None,
     notes: Sequence[str],
 ) -> None:
-    """Rows c ⊙ v for each singular vector; data with unit variance has norms around √dim."""
-    if reach is None:
-        steps = [c * space.dim**0.5 for c in (-1.0, -0.5, -0.125, 0.125, 0.5, 1.0)]
-    else:
-        steps = [c * reach for c in (-1.0, -2 / 3, -1 / 3, 0.0, 1 / 3, 2 / 3, 1.0)]
+    """Rows c ⊙ v for each singular vector."""
+    steps = amounts(space, reach)
     words = [f" {note}" for note in notes] or [""] * len(vectors)
     image_grid(
         path,

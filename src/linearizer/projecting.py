@@ -4,18 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .apps.projector import Projection
+from .apps.projector import Projection, complement
 from .data import read_images
 from .pictures import image_grid
 from .runs import Opened, opened
 from .sampling import bordered, place, read_for, written
 
-__all__ = ["project", "projector_of", "usualness"]
+__all__ = ["Projected", "project", "projected", "projector_of", "usualness"]
 
 
 def projector_of(run: str | Path) -> Opened:
@@ -29,6 +29,28 @@ def projector_of(run: str | Path) -> Opened:
 def usualness(model: Projection, score: Tensor) -> Tensor:
     """Share of held-out data with a score at least as high, (n,)."""
     return (model.usual >= score[:, None]).double().mean(1)
+
+
+class Projected(NamedTuple):
+    """What a projector makes of images, (n, …) each."""
+
+    once: Tensor  #: f(x)
+    twice: Tensor  #: f(f(x))
+    score: Tensor  #: ‖(I − Λ) g(x)‖
+    share: Tensor | None  #: of held-out data with a score at least as high; at the trained rank
+
+
+@torch.no_grad()
+def projected(model: Projection, x: Tensor, rank: int | None = None) -> Projected:
+    """f(x), f(f(x)) and the score of x, with g(x) taken once."""
+    f, parts = model(rank), []
+    rest = complement(f).operator
+    for part in x.split(250):
+        z = f.source.coordinates(part)
+        once = f.target.points(f.operator(z))
+        parts.append((once, f(once), rest(z).norm(dim=1)))
+    once, twice, score = (torch.cat(column) for column in zip(*parts, strict=True))
+    return Projected(once, twice, score, usualness(model, score) if rank is None else None)
 
 
 @torch.no_grad()
@@ -58,11 +80,8 @@ def project(
         notes = [*notes, *more]
         rows = [x * mask, each(lambda part: model.inpaint(part, mask, rank=rank), x)]
         labels = ["known", "filled in"]
-    once = each(f, rows[-1])
-    twice = each(f, once)
+    once, twice, scores, shares = projected(model, rows[-1], rank)
     rows, labels = [*rows, once, twice], [*labels, "f(x)", "f(f(x))"]
-    scores = model.score(rows[-3], rank)
-    shares = usualness(model, scores) if rank is None else None
     out = out or place(one, "projected.png")
     written(out)
     columns = [f"{s:.3g}" for s in scores.tolist()]

@@ -67,7 +67,7 @@ def _clear(folder: Path) -> None:
     if not folder.exists():
         return
     own = {"config.json", "weights.safetensors", "metrics.jsonl", "state", "samples", "operators",
-           "tensorboard"}  # fmt: skip
+           "tensorboard", "report.html"}  # fmt: skip
     config = read_config(folder) if (folder / "config.json").is_file() else {}
     tour = config.get("app") == "flow" and (config.get("data") or {}).get("name") == "digits"
     if not tour or {p.name for p in folder.iterdir()} - own:

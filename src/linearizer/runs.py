@@ -28,6 +28,7 @@ from .checkpoint import (
     write_tensors,
     write_weights,
 )
+from .linearizer import Linearizer
 from .networks import runs_code
 from .pictures import spectrum
 from .progress import Transfer
@@ -36,7 +37,7 @@ from .sources import GIVEN, SOURCES, DataSettings, DistilledSettings, distilled_
 from .teachers import ENCODERS
 from .training import STATE, Interrupted, Result, Training, fit
 
-__all__ = ["Opened", "Plan", "certified", "execute", "exported", "opened", "plan",
+__all__ = ["Opened", "Plan", "certified", "drawn_points", "execute", "exported", "opened", "plan",
            "planned", "points", "run_data", "spectrum_of"]  # fmt: skip
 
 SECTIONS = ("data", "model", "training")
@@ -336,6 +337,14 @@ def certified(
     kind = getattr(torch, dtype)
     f = one.app.linearizer(one.model.to(kind))
     return f.certify(points(one, n, root).to(kind), tolerance=tolerance)
+
+
+@torch.no_grad()
+def drawn_points(f: Linearizer, n: int, seed: int = 0) -> torch.Tensor:
+    r"""Points g⁻¹(z) of the source with normal z, (n, \*shape); laws hold at any point."""
+    generator = torch.Generator().manual_seed(seed)
+    z = torch.randn(n, f.source.dim, generator=generator, dtype=torch.float64)
+    return f.source.points(z.to(f.operator.dtype))
 
 
 def _beside(one: Opened, name: str) -> Path:

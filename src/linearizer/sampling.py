@@ -16,15 +16,18 @@ from torch import Tensor
 
 from . import data
 from .apps.flow import Flow
+from .bijections import Flatten
 from .checkpoint import HUB_WEIGHTS, WEIGHTS, is_shipped, read_tensors, write_tensors
+from .data.images import Picture
 from .linearizer import Linearizer
 from .operators import Dense, LowRank, Operator, ScaledIdentityPlusLowRank
 from .pictures import image_grid
 from .runs import Opened, opened, run_data
 from .solvers import choose_steps
 
-__all__ = ["Collapsed", "Steps", "bordered", "collapsed", "combine", "encode", "interpolate",
-           "place", "read_for", "sample", "walk", "written"]  # fmt: skip
+__all__ = ["Collapsed", "Compared", "Steps", "along", "bordered", "collapsed", "combine",
+           "compared", "encode", "interpolate", "place", "read_for", "sample", "steered", "walk",
+           "written"]  # fmt: skip
 
 
 class Steps(NamedTuple):
@@ -130,6 +133,57 @@ def _unpack(tensors: dict[str, Tensor], kind: str) -> Operator:
 
 
 @torch.no_grad()
+def steered(
+    model: Flow, n: int, seed: int, temperature: float = 1.0, V: Tensor | None = None,
+    amounts: Sequence[float] = (),
+) -> Tensor:  # fmt: skip
+    r"""Noise moved by Σ aᵢ·σᵢ·vᵢ in its coordinates, vᵢ the first columns of V, (dim, k).
+
+    σᵢ is the spread of noise along vᵢ: 1 where noise is its own coordinates, else measured.
+    """
+    noise = temperature * model.noise(n, seed)
+    if V is None or not any(amounts):
+        return noise
+    if len(amounts) > V.shape[1]:
+        raise ValueError(
+            f"directions: expected at most {V.shape[1]}, the rank of f, got {len(amounts)}."
+        )
+    V = V[:, : len(amounts)]
+    a = torch.tensor(amounts).to(V)
+    if not isinstance(model.source.g, Flatten):
+        a = a * (model.source.coordinates(model.noise(512, 0)) @ V).std(0)
+    return model.source.points(model.source.coordinates(noise) + V @ a)
+
+
+@torch.no_grad()
+def along(f: Linearizer, back: Linearizer, a: Tensor, b: Tensor, s: Tensor) -> Tensor:
+    r"""f((1−s) f†(a) ⊕ s f†(b)) for all s; ``back`` is f†."""
+    codes = back(torch.cat([a, b]))
+    return f(f.source.geodesic(codes[:1], codes[1:], s.to(codes)).flatten(0, 1))
+
+
+class Compared(NamedTuple):
+    """One sample by one operator and by the loop that it equals."""
+
+    one_step: Tensor
+    loop: Tensor
+    one_step_seconds: float
+    loop_seconds: float
+
+
+@torch.no_grad()
+def compared(model: Flow, f: Linearizer, how: Steps, seed: int) -> Compared:
+    """Both ways from the same noise, timed."""
+    noise = model.noise(1, seed)
+    f(noise)  # not timed: the first call of all is slower
+    start = time.perf_counter()
+    one = f(noise)
+    middle = time.perf_counter()
+    loop = model.integrate(noise, how.solver, how.steps)
+    return Compared(one, loop, middle - start, time.perf_counter() - middle)
+
+
+@torch.no_grad()
 def sample(
     run: str | Path,
     n: int,
@@ -211,9 +265,8 @@ def interpolate(
     one = flow_of(run)
     x, notes = read_for(one, [a, b])
     f = collapsed(one, how).f
-    codes = f.pinv()(x)
     s = torch.linspace(0, 1, n)
-    path = f(f.source.geodesic(codes[:1], codes[1:], s).flatten(0, 1))
+    path = along(f, f.pinv(), x[:1], x[1:], s)
     fade = torch.cat([(1 - v) * x[:1] + v * x[1:] for v in s])
     out = out or place(one, "interpolation.png")
     written(out)
@@ -314,8 +367,8 @@ def _class_mean(one: Opened, name: str, encode: Linearizer, root: Path | None) -
     return encode.target.mean(torch.cat([encode(train.batch(p).x) for p in index.split(256)]))
 
 
-def read_for(one: Opened, images: Sequence[str | Path]) -> tuple[Tensor, list[str]]:
-    """Image files as a model takes them, and a note for each that was converted."""
+def read_for(one: Opened, images: Sequence[str | Path | Picture]) -> tuple[Tensor, list[str]]:
+    """Images as a model takes them, and a note for each that was converted."""
     x, notes = data.read_images(images, tuple(one.model.target.shape), bordered(one))
     return x.to(one.model._like()), notes
 

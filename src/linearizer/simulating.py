@@ -14,13 +14,19 @@ from torch import Tensor
 
 from .apps.dynamics import Dynamics
 from .checkpoint import atomic
+from .data.dynamics import System, system_of
 from .runs import Opened, opened, run_data
 from .sampling import place, written
+from .settings import resolve
+from .sources import DynamicsSettings, parameters_of
 
-__all__ = ["dynamics_of", "parse_times", "simulate"]
+__all__ = ["dynamics_of", "known_system", "parse_times", "ranges", "reference", "simulate"]
 
 #: States that one simulation may have.
 MOST = 1_000_000
+#: Known systems whose own states are quick to compute, and the steps that may take.
+ORDINARY = ("pendulum", "duffing", "van-der-pol", "lorenz")
+MOST_PARTS = 1000
 
 
 def dynamics_of(run: str | Path) -> Opened:
@@ -74,6 +80,40 @@ def _start(text: str, one: Opened, root: Path | None) -> Tensor:
             f"the first state of a test trajectory, got {text!r}."
         )
     return torch.tensor(numbers).to(one.model.scale).reshape(1, *config.shape)
+
+
+def known_system(one: Opened) -> System | None:
+    """The known system of ordinary differential equations that a run was trained on, if it was."""
+    saved = one.config.get("data") or {}
+    if saved.get("name") not in ORDINARY:
+        return None
+    settings = resolve(DynamicsSettings, str(one.folder), saved)
+    return system_of(settings.name, parameters_of(settings))
+
+
+def ranges(one: Opened) -> list[tuple[float, float]]:
+    """Where a state may start, from least to largest, for each of its numbers."""
+    model: Dynamics = one.model
+    if (system := known_system(one)) is not None:
+        x = system.start(4096, torch.Generator().manual_seed(0))
+        low, high = x.amin(0), x.amax(0)
+    else:
+        with torch.no_grad():
+            middle = model.state(model.space.points(model.centre[None]))[0].double()
+        low, high = middle - 2.5 * model.scale.double(), middle + 2.5 * model.scale.double()
+    ends = zip(low.flatten().tolist(), high.flatten().tolist(), strict=True)
+    return [(float(f"{a:.3g}"), float(f"{b:.3g}")) for a, b in ends]
+
+
+def reference(one: Opened, x0: Tensor, times: Tensor) -> Tensor | None:
+    """States (m, d) of the known system itself at all times; None where that would take long."""
+    system = known_system(one)
+    if system is None:
+        return None
+    parts = max(1, math.ceil(float(times.abs().max()) / system.max_step))
+    if parts > MOST_PARTS:
+        return None
+    return system.advance(x0.double().expand(len(times), -1), times.double(), parts)
 
 
 def _rates(damp: Sequence[str]) -> dict[int, float]:

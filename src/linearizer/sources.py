@@ -327,6 +327,23 @@ def simulated(settings: DynamicsSettings, times: float = 1.0, **changes: Any) ->
     """The trajectories of a system that the settings ask for; ``times`` as long as usual."""
     rows = settings.rows or 21
     lasts = settings.horizon_time or LASTS[settings.name]
+    parameters = parameters_of(settings)
+    asked: dict[str, Any] = {
+        "trajectories": settings.trajectories,
+        "steps": rows,
+        "dt": lasts / (rows - 1),
+        "seed": settings.starts,
+        "irregular": not settings.even,
+    }
+    if taken := sorted(parameters.keys() & asked.keys()):
+        raise ValueError(f"parameters: {taken[0]} is no parameter of a system; it has a flag.")
+    if times != 1.0:
+        asked["steps"] = round((rows - 1) * times) + 1
+    return data.simulate(settings.name, **{**parameters, **asked, **changes})
+
+
+def parameters_of(settings: DynamicsSettings) -> dict[str, float]:
+    """Those of the system that are not as usual."""
     parameters: dict[str, float] = {}
     for word in filter(None, (w.strip() for w in settings.parameters.split(","))):
         key, found, value = word.partition("=")
@@ -344,18 +361,7 @@ def simulated(settings: DynamicsSettings, times: float = 1.0, **changes: Any) ->
         if settings.name not in ("kuramoto-sivashinsky", "lambda-omega"):
             raise ValueError(f"size: {settings.name} has no points on a side. Leave it out.")
         parameters["points"] = settings.size
-    asked: dict[str, Any] = {
-        "trajectories": settings.trajectories,
-        "steps": rows,
-        "dt": lasts / (rows - 1),
-        "seed": settings.starts,
-        "irregular": not settings.even,
-    }
-    if taken := sorted(parameters.keys() & asked.keys()):
-        raise ValueError(f"parameters: {taken[0]} is no parameter of a system; it has a flag.")
-    if times != 1.0:
-        asked["steps"] = round((rows - 1) * times) + 1
-    return data.simulate(settings.name, **{**parameters, **asked, **changes})
+    return parameters
 
 
 #: Photos of the validation part that are used: each is stylised as a whole.

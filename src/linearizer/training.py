@@ -279,11 +279,14 @@ class _Loop:
     def _unused(self) -> bool:
         """Whether the loss leaves some parameter without a gradient, which DDP must know."""
         batch = _to(self.data.batch(self.order.take(0, 2)), self.group.device)
+        kept = [b.clone() for b in self.model.buffers()]  # a loss may move statistics
         value = sum(self.objective(batch, Draw(0)).values())
         assert isinstance(value, Tensor)
         value.backward()
         unused = any(p.requires_grad and p.grad is None for p in self.model.parameters())
         self.model.zero_grad()
+        for b, old in zip(self.model.buffers(), kept, strict=True):
+            b.copy_(old)
         return unused
 
     def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:

@@ -1,0 +1,364 @@
+"""Reports: what is on the page is what lies in the folder."""
+
+import base64
+import html
+import io
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+
+import pytest
+import torch
+from PIL import Image
+from typer.testing import CliRunner
+
+from linearizer import apps, checkpoint, reporting, runs
+from linearizer.checkpoint import read_config
+from linearizer.cli import app
+from linearizer.report import Curves, Picture, Table, Text, page
+from linearizer.sources import SOURCES
+from linearizer.training import Training
+
+SMALL = ("--steps", 20, "--blocks", 2, "--hidden", 16, "--batch", 32, "--log-every", 1,
+         "--validate-every", 10, "--no-tensorboard")  # fmt: skip
+
+
+def linearizer(*words, **options):
+    return subprocess.run([sys.executable, "-m", "linearizer.cli", *map(str, words)],
+                          capture_output=True, text=True, timeout=300, **options)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory):
+    """A run that tests copy and none changes."""
+    run = tmp_path_factory.mktemp("reports") / "a <b> & c"
+    done = linearizer("train", "attributes", "--data", "digits", "--out", run, *SMALL)
+    assert done.returncode == 0, done.stderr
+    assert f"open {run / 'report.html'}" in done.stdout and "no report" not in done.stderr
+    return run
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return shutil.copytree(trained, tmp_path / trained.name)
+
+
+def text_of(path):
+    return path.read_text(encoding="utf-8")
+
+
+# -- pages ---------------------------------------------------------------------------------
+
+
+def test_a_page_escapes_what_it_is_given():
+    bad = '<script>alert("x")</script>'
+    made = page(bad, [Text(bad, bad), Text(bad, plain=True), Table((bad,), [(bad,)]),
+                      Curves(bad, {bad: [(0, 1), (1, 2)]}, bad)])  # fmt: skip
+    assert "<script" not in made and made.count(html.escape(bad)) >= 9
+
+
+def test_curves_leave_out_what_cannot_be_drawn():
+    nan, inf = float("nan"), float("inf")
+    made = page("x", [Curves("c.", {"a": [(0, 1.0), (1, nan), (2, inf), (3, 2.0)], "b": []})])
+    line = re.search(r'points="([^"]+)"', made).group(1).split()
+    assert len(line) == 2 and "nan" not in made and "inf" not in made
+    assert "Nothing that can be drawn" in page("x", [Curves("c.", {"a": [(0, nan)]})])
+    flat = page("x", [Curves("c.", {"a": [(1, 3.0)]})])  # one point, no extent
+    assert "<circle" in flat and "nan" not in flat
+
+
+def test_curves_keep_their_ends_and_take_a_logarithm_over_decades():
+    line = [(i, 10 ** (-i / 500)) for i in range(2001)]
+    made = page("x", [Curves("c.", {"a": line})])
+    places = re.search(r'points="([^"]+)"', made).group(1).split()
+    assert len(places) == 400 and "logarithmic" in made
+    (x0, y0), (x1, y1) = (tuple(map(float, p.split(","))) for p in (places[0], places[-1]))
+    assert x0 < x1 and y0 < y1  # down the page
+    middle = [float(p.split(",")[1]) for p in places][200]
+    assert abs(middle - (y0 + y1) / 2) < 1  # straight, on that scale
+
+
+# -- a run ---------------------------------------------------------------------------------
+
+
+def test_a_run_has_its_settings_laws_pictures_and_command(run):
+    made = text_of(run / "report.html")
+    config = read_config(run)
+    for section in ("data", "model", "training"):
+        for key in config[section]:
+            assert f"<td>{section}.{key}</td>" in made, key
+    assert "<td>training.steps</td><td>20</td>" in made
+    assert "f(x) = g_y⁻¹(A g_x(x))" in made and "20 of 20" in made
+    assert "a &lt;b&gt; &amp; c" in made and "<b>" not in made
+    assert not re.search(r"https?://|//www|src=\"(?!data:)|<script|<link|@import|url\(", made)
+    for data in re.findall(r'src="data:image/png;base64,([^"]+)"', made):
+        image = Image.open(io.BytesIO(base64.b64decode(data, validate=True)))
+        image.load()
+        assert image.format == "PNG"
+    assert 'alt="step-000020.png"' in made and "step-000010" not in made
+    assert "prefers-color-scheme" in made or "color-scheme: light dark" in made
+
+
+def test_the_laws_are_those_of_certify(run):
+    made = text_of(run / "report.html")
+    torch.set_default_dtype(torch.float32)
+    certificate = runs.certified(run, reporting.POINTS, "float64", None)
+    rows = re.findall(r"<tr><td>([^<]*)</td><td>([^<]*)</td><td>([^<]*)</td><td>(pass|FAIL)</td>",
+                      made)  # fmt: skip
+    assert [(a, html.unescape(b)) for a, b, _, _ in rows] == [
+        (law.name, law.formula) for law in certificate.laws]  # fmt: skip
+    for (_, _, shown, _), law in zip(rows, certificate.laws, strict=True):
+        assert float(shown) == pytest.approx(law.error, rel=0.5, abs=1e-12)
+
+
+def test_its_command_gives_the_same_settings(run, tmp_path):
+    command = reporting.command_of(read_config(run))
+    made = text_of(run / "report.html")
+    assert html.escape(command) in made
+    words = shlex.split(command)
+    assert words[:3] == ["linearizer", "train", "attributes"] and len(words) < 20
+    again = tmp_path / "again"
+    done = linearizer(*words[1:], "--out", again, "--quiet")
+    assert done.returncode == 0 and done.stderr == ""
+    assert read_config(again) == read_config(run)
+    ours, theirs = ((f / "weights.safetensors").read_bytes() for f in (run, again))
+    assert ours == theirs
+
+
+@pytest.mark.parametrize("name", checkpoint.models())
+def test_commands_of_shipped_models_plan_what_they_are(name):
+    config = read_config(checkpoint.find(name))
+    words = shlex.split(reporting.command_of(config))
+    assert words[:3] == ["linearizer", "train", config["app"]]
+    assert len(words) <= 12, words
+    app = apps.get(config["app"])
+    kinds = {"data": SOURCES[app.source].Settings, "model": app.Config, "training": Training}
+    flags = {"data": {}, "model": {}, "training": {}}
+    preset = None
+    rest = words[3:]
+    while rest:
+        key = rest.pop(0).removeprefix("--")
+        if key == "preset":
+            preset = rest.pop(0)
+            continue
+        word = "name" if key == "data" else key.removeprefix("no-").replace("-", "_")
+        section = next(s for s, kind in kinds.items() if word in kind.model_fields)
+        switch = not rest or rest[0].startswith("--")
+        flags[section][word] = not key.startswith("no-") if switch else rest.pop(0)
+    plan = runs.plan(config["app"], preset=preset, flags=flags)
+    now = plan.training.model_dump(mode="json")
+    assert {k: now[k] for k in config["training"]} == config["training"]
+    model = app.Config(**plan.model).model_dump(mode="json")
+    assert {k: model[k] for k in config["model"] if k not in app.decided} == {
+        k: v for k, v in config["model"].items() if k not in app.decided}  # fmt: skip
+    assert plan.data.model_dump(mode="json").items() >= config["data"].items()
+
+
+def test_every_app_has_a_formula():
+    assert reporting.FORMULAS.keys() == apps.APPS.keys()
+
+
+NULLS = '{"step": 3, "loss": null, "validation": {"accuracy": null}}'
+
+
+@pytest.mark.parametrize("metrics", ["", "{", '{"step": 1', "[]\n\x00\n", None, NULLS])
+def test_broken_and_empty_metrics_are_no_hindrance(run, metrics):
+    path = run / "metrics.jsonl"
+    path.unlink() if metrics is None else path.write_text(metrics)
+    result = reporting.run_report(run)
+    assert result["problems"] == [] and "Every law, measured" in text_of(run / "report.html")
+    if metrics != NULLS:
+        assert "none yet" in text_of(run / "report.html") and result["step"] == 0
+
+
+def test_a_run_without_pictures_or_with_broken_ones(run):
+    for path in (run / "samples").iterdir():
+        path.write_bytes(path.read_bytes()[:100])
+    result = reporting.run_report(run)
+    assert result["problems"] == ["step-000020.png: not a whole PNG"]
+    assert "<img" not in text_of(run / "report.html")
+    shutil.rmtree(run / "samples")
+    assert reporting.run_report(run)["problems"] == []
+    assert "<img" not in text_of(run / "report.html")
+
+
+def test_a_run_without_weights_is_told_as_far_as_it_is(run):
+    (run / "weights.safetensors").unlink()
+    rows = text_of(run / "metrics.jsonl").splitlines(keepends=True)
+    (run / "metrics.jsonl").write_text("".join(rows[:7]) + rows[7][:9])
+    result = reporting.run_report(run)
+    made = text_of(run / "report.html")
+    assert result["step"] == 7 and "7 of 20, not finished" in made
+    assert "no weights yet" in made and result["worst_law"] is None
+
+
+def test_evaluations_in_the_run_are_told(run):
+    folder = run / "evaluation"
+    folder.mkdir()
+    paper = {"linearizer": 0.876, "resnet50": 0.861}
+    row = {"run": "x", "data": {"name": "celeba", "test_images": 1000, "notes": []},
+           "linearizer": {"accuracy": 0.9}, "majority": {"accuracy": 0.8},
+           "paper": paper}  # fmt: skip
+    (folder / "attributes.json").write_text(json.dumps(row))
+    (folder / "broken.json").write_text("{")
+    (folder / "flow.json").write_text('{"data": 3}')
+    result = reporting.run_report(run)
+    made = text_of(run / "report.html")
+    assert "Beside the paper" in made and "<td>87.6%</td><td>90.0% (majority: 80.0%)</td>" in made
+    assert "<td>better</td>" in made
+    assert [p.split(":")[0] for p in result["problems"]] == ["broken.json", "flow.json"]
+
+
+def test_an_evaluation_without_a_number_of_the_paper_is_no_missing_one(run):
+    reporting.run_report(run)
+    assert "Not measured yet: linearizer evaluate attributes" in text_of(run / "report.html")
+    folder = run / "evaluation"
+    folder.mkdir()
+    (folder / "attributes.json").write_text("[]")  # not an evaluation
+    reporting.run_report(run)
+    assert "Not measured yet" in text_of(run / "report.html")
+    row = {"run": "x", "data": {"name": "digits", "test_images": 297, "notes": []},
+           "linearizer": {"accuracy": 0.9}, "majority": {"accuracy": 0.1}}  # fmt: skip
+    (folder / "attributes.json").write_text(json.dumps(row))
+    reporting.run_report(run)
+    made = text_of(run / "report.html")
+    assert "Measured; the paper has no number for digits." in made
+    assert "Not measured yet" not in made
+
+
+@pytest.mark.parametrize("problem", [KeyboardInterrupt(), RuntimeError("no room on the disk")])
+def test_a_result_is_told_before_its_report(problem, tmp_path, monkeypatch):
+    torch.set_default_dtype(torch.float32)
+
+    def fails(*arguments, **options):
+        raise problem
+
+    monkeypatch.setattr(reporting, "run_report", fails)
+    for words in ((), ("--json",)):
+        run = tmp_path / f"run{len(words)}"
+        done = CliRunner().invoke(
+            app, ["train", "attributes", "-o", str(run), *map(str, SMALL), "--quiet", *words]
+        )
+        assert done.exit_code == 0 and "no report: " in done.stderr
+        if words:
+            assert json.loads(done.stdout)["report"] is None
+        else:
+            assert "20 steps in" in done.stdout and f"wrote {run}" in done.stdout
+            assert "report.html" not in done.stdout
+
+
+def test_a_report_that_fails_does_not_fail_the_training(tmp_path, monkeypatch):
+    torch.set_default_dtype(torch.float32)
+
+    def fails(*arguments, **options):
+        raise RuntimeError("no room on the disk")
+
+    monkeypatch.setattr(reporting, "run_report", fails)
+    words = ["train", "attributes", "-o", tmp_path / "run", *SMALL, "--quiet", "--json"]
+    done = CliRunner().invoke(app, [str(w) for w in words])
+    assert done.exit_code == 0 and "no report: no room on the disk" in done.stderr
+    assert json.loads(done.stdout)["report"] is None and (tmp_path / "run" / "config.json").exists()
+
+
+def test_writing_a_report_draws_no_number(run):
+    torch.set_default_dtype(torch.float32)
+    torch.manual_seed(3)
+    before = torch.get_rng_state()
+    weights = (run / "weights.safetensors").read_bytes()
+    reporting.run_report(run)
+    assert bool((torch.get_rng_state() == before).all())
+    assert (run / "weights.safetensors").read_bytes() == weights
+
+
+def test_large_maps_are_measured_after_long_trainings_only(run):
+    assert reporting.worth_measuring(run, 1.0)
+    config = json.loads(text_of(run / "config.json"))
+    config["model"]["shape"] = [3, 128, 128]
+    (run / "config.json").write_text(json.dumps(config))
+    assert not reporting.worth_measuring(run, 1.0) and reporting.worth_measuring(run, 3600.0)
+
+
+# -- the command ---------------------------------------------------------------------------
+
+
+def test_the_command_writes_it_anew(run, tmp_path):
+    (run / "report.html").unlink()
+    done = linearizer("report", run, "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert result["files"] == [str(run / "report.html")] and result["step"] == 20
+    assert 0 < result["worst_law"] < 1e-8 and "accuracy" in result["metrics"]
+    assert (run / "report.html").exists()
+    elsewhere = tmp_path / "new" / "mine.html"
+    assert f"wrote\n  {elsewhere}" in linearizer("report", run, "-o", elsewhere).stdout
+    assert text_of(elsewhere) == text_of(run / "report.html")
+    for words, says in (((run, "-o", run), "expected a file to write, but .* is a folder"),
+                        ((tmp_path / "none",), "there is no such run folder or shipped model"),
+                        ((tmp_path,), "it has no config.json")):  # fmt: skip
+        bad = linearizer("report", *words)
+        assert bad.returncode == 2 and re.search(says, bad.stderr) and "Trace" not in bad.stderr
+
+
+def test_a_shipped_model_has_one_too(tmp_path, monkeypatch):
+    torch.set_default_dtype(torch.float32)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("LINEARIZER_DATA", str(tmp_path / "none"))
+    result = reporting.run_report("mnist-attributes")  # its data are not here
+    assert result["files"] == ["runs/mnist-attributes-report.html"] and result["problems"] == []
+    made = text_of(tmp_path / "runs" / "mnist-attributes-report.html")
+    assert "points g⁻¹(z) with normal z" in made and "--preset mnist" in made
+    assert "linearizer evaluate attributes mnist-attributes" in made
+    assert not (checkpoint.SHIPPED / "mnist-attributes" / "report.html").exists()
+
+
+# -- evaluations ---------------------------------------------------------------------------
+
+
+def test_an_evaluation_is_a_page_of_its_numbers_and_pictures(tmp_path):
+    Image.new("L", (4, 4)).save(tmp_path / "good.png")
+    (tmp_path / "bad.png").write_bytes(b"no picture")
+    result = {
+        "run": "mine", "rank": 7, "held_out": True, "missing": None, "few": [1, 2.5],
+        "errors": {"ours": {"mse": 0.12345, "n": 3}, "last value": {"mse": 1.5, "bad": "<x>"}},
+        "mse_by_step": {"ours": [0.1 * i for i in range(40)]},
+        "deep": {"a": {"b": {"c": 1.0}}}, "empty": {},
+        "files": [str(tmp_path / n) for n in ("forecast.json", "good.png", "bad.png")],
+    }  # fmt: skip
+    (tmp_path / "forecast.json").write_text(json.dumps(result))
+    done = reporting.evaluation_report(result, "linearizer evaluate forecast 'a b'")
+    assert done["files"][-1] == str(tmp_path / "report.html") and done["rank"] == 7
+    made = text_of(tmp_path / "report.html")
+    assert made.count("<img") == 1 and "bad.png: not a whole PNG" in made
+    assert "<td>ours</td><td>0.1235</td><td>3</td><td></td>" in made and "&lt;x&gt;" in made
+    assert "<polyline" in made and "1, 2.5" in made and "Beside the paper" not in made
+    assert "linearizer evaluate forecast &#x27;a b&#x27;" in made and "http" not in made
+
+
+def test_an_evaluation_in_the_folder_of_a_run_leaves_its_report(run):
+    before = text_of(run / "report.html")
+    result = {"run": "x", "rank": 7, "files": [str(run / "forecast.json")]}
+    done = reporting.evaluation_report(result)
+    assert done["files"][-1] == str(run / "forecast-report.html")
+    assert text_of(run / "report.html") == before and "rank" in text_of(
+        run / "forecast-report.html")  # fmt: skip
+
+
+def test_evaluate_writes_it(run, tmp_path):
+    done = linearizer("evaluate", "attributes", run, "-o", tmp_path / "e", "--json")
+    assert done.returncode == 0, done.stderr
+    files = json.loads(done.stdout)["files"]
+    assert files[-1] == str(tmp_path / "e" / "report.html")
+    made = text_of(tmp_path / "e" / "report.html")
+    assert html.escape(f"linearizer evaluate attributes {shlex.quote(str(run))}") in made
+    shown = json.loads((tmp_path / "e" / "attributes.json").read_text())["linearizer"]["accuracy"]
+    assert f"<td>{shown:.4g}</td>" in made
+
+
+def test_pictures_are_embedded_whole(tmp_path):
+    Image.new("RGB", (3, 2), (1, 2, 3)).save(tmp_path / "p.png")
+    made = page("x", [Picture(tmp_path / "p.png", 'a "b"')])
+    data = base64.b64decode(re.search(r"base64,([^\"]+)", made).group(1))
+    assert data == (tmp_path / "p.png").read_bytes() and 'alt="a &quot;b&quot;"' in made
