@@ -1,16 +1,21 @@
 # Two commands do everything on a machine with Python and make:
 #   make quickstart    install, then run the main job (writes runs/quickstart/)
 #   make test          install, then lint, type check and run every test
+# and `make studio` opens the studio, with the shipped models.
 PYTHON ?= python3
 BIN = .venv/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart test lint docs benchmarks clean
+.PHONY: quickstart studio test lint docs browser benchmarks clean
+AXE = 4.14.0
 
 quickstart: .venv/.installed
 	$(BIN)/linearizer quickstart
 
-test: lint
+studio: .venv/.installed
+	$(BIN)/linearizer serve --open
+
+test: lint docs browser
 	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 lint: .venv/.installed-dev
@@ -19,8 +24,16 @@ lint: .venv/.installed-dev
 	$(BIN)/mypy
 
 docs: .venv/.installed-dev
-	$(BIN)/pdoc --docformat google -o docs/site linearizer
+	@NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 	@echo "wrote docs/site/index.html"
+
+# What the tests of the studio drive. Where CI runs as root on Debian it is installed; elsewhere these
+# tests are skipped with the reason.
+browser: .venv/.installed-dev
+	@if [ "$$CI" = true ] && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && ! command -v chromium >/dev/null; then \
+		echo "installing chromium"; { apt-get update -qq && apt-get install -y -qq chromium >/dev/null; } || true; fi
+	@if command -v npm >/dev/null && [ ! -f .venv/node/node_modules/axe-core/axe.min.js ]; then \
+		npm install --silent --no-save --no-audit --no-fund --prefix .venv/node axe-core@$(AXE) || true; fi
 
 benchmarks: .venv/.installed-dev
 	for name in memory_depth structured_operators glow_step training_loop readme_table; do \

@@ -3,24 +3,13 @@
 from __future__ import annotations
 
 import json
-import os
-import platform
 import resource
 from pathlib import Path
 from typing import Any
 
-import torch
+from linearizer.evaluation.tables import machine
 
 HERE = Path(__file__).parent
-
-
-def machine() -> dict[str, Any]:
-    return {
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "torch": torch.__version__,
-        "python": platform.python_version(),
-    }
 
 
 def peak_mib() -> float:

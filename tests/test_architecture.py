@@ -46,9 +46,12 @@ ORDER = [
     "simulating",
     "baselines",
     "evaluation",
+    "results",
+    "reporting",
     "quickstart",
-    "cli",
+    "reproduce",
     "web",
+    "cli",
 ]
 
 

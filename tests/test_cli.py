@@ -43,7 +43,8 @@ def run(tmp_path_factory):
 
 def test_train_writes_a_run_and_says_so(run):
     assert {p.name for p in run.iterdir()} == {
-        "config.json", "weights.safetensors", "metrics.jsonl", "state", "samples"}  # fmt: skip
+        "config.json", "weights.safetensors", "metrics.jsonl", "state", "samples",
+        "report.html"}  # fmt: skip
     config = json.loads((run / "config.json").read_text())
     assert config["app"] == "attributes" and config["data"]["name"] == "digits"
     assert config["model"]["shape"] == [1, 8, 8] and config["model"]["blocks"] == 2
@@ -346,7 +347,8 @@ def test_version_help_and_completion():
     assert linearizer("version").stdout.strip() == lz.__version__
     top = linearizer("--help").stdout
     for name in ("quickstart", "data", "train", "resume", "runs", "certify", "spectrum", "export",
-                 "project", "distill", "read", "imagine", "edit", "vary", "erase"):  # fmt: skip
+                 "project", "distill", "read", "imagine", "edit", "vary", "erase", "report",
+                 "reproduce"):  # fmt: skip
         assert name in top
         text = linearizer(name, "--help").stdout
         assert "Example: linearizer" in re.sub(r"\s+", " ", text), name

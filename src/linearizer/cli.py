@@ -5,10 +5,12 @@ from __future__ import annotations
 import inspect
 import json
 import os
+import shlex
 import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal, Optional, get_origin
+from urllib.parse import quote
 
 import typer
 from typer.core import TyperGroup
@@ -225,11 +227,29 @@ def _execute(
     except Interrupted as stop:
         result, code = stop.result, 128 + stop.signal_number
     if first:
-        if as_json:
-            _json({"run": str(out), **result._asdict()})
-        else:
+        if not as_json:
             _print_result(out, plan, result)
+        page = None
+        try:
+            from . import reporting
+
+            page = reporting.run_page(out, result, root, _note)
+        except KeyboardInterrupt:  # the training is done, and its result is not lost
+            _note(f"no report: stopped; linearizer report {out} writes it")
+        if as_json:
+            _json({"run": str(out), **result._asdict(), "report": page})
+        elif page is not None and result.stopped != "interrupted":
+            typer.echo(f"open {page}")
     raise typer.Exit(code)
+
+
+def _paged(result: dict[str, Any]) -> dict[str, Any]:
+    """An evaluation with its report, which has the command that was typed."""
+    from . import reporting
+
+    typed = Path(sys.argv[0]).stem in ("linearizer", "cli")
+    command = shlex.join(["linearizer", *sys.argv[1:]]) if typed else ""
+    return reporting.evaluation_page(result, command, _note)
 
 
 def _print_result(out: Path, plan: Any, result: Any) -> None:
@@ -301,6 +321,28 @@ def list_runs(
     widths = [max(len(c[i]) for c in cells) for i in range(len(cells[0]))]
     for line in cells:
         typer.echo("  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip())
+
+
+@app.command()
+def report(
+    run: RunArgument,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", "-o", help="HTML file to write", show_default="RUN/report.html"),
+    ] = None,
+    data_root: RootOption = None,
+    as_json: JsonFlag = False,
+) -> None:
+    """Write the report of a run anew: settings, curves, pictures, laws, the paper's numbers.
+
+    Example: linearizer report runs/flow-digits
+    """
+    from . import reporting
+
+    result = reporting.run_report(run, out, data_root)
+    for problem in result["problems"]:
+        _note(f"left out: {problem}")
+    _report(result, "", as_json)
 
 
 # -- algebra -------------------------------------------------------------------------------
@@ -604,7 +646,7 @@ def evaluate_flow(
     """
     from . import evaluation
 
-    result = evaluation.flow(run, samples, out, data_root, _note)
+    result = _paged(evaluation.flow(run, samples, out, data_root, _note))
     if as_json:
         _json(result)
         return
@@ -709,7 +751,7 @@ def evaluate_projector(
     """
     from . import evaluation
 
-    result = evaluation.projector(run, out, data_root, _note, baseline_minutes)
+    result = _paged(evaluation.projector(run, out, data_root, _note, baseline_minutes))
     if as_json:
         _json(result)
         return
@@ -934,7 +976,7 @@ def evaluate_attributes(
     """
     from . import evaluation
 
-    result = evaluation.attributes(run, out, data_root, _note, baseline_minutes)
+    result = _paged(evaluation.attributes(run, out, data_root, _note, baseline_minutes))
     if as_json:
         _json(result)
         return
@@ -987,9 +1029,11 @@ def evaluate_disentanglement(
     from . import evaluation
 
     if encoder is not None:
-        result = evaluation.disentanglement_of(encoder, seeds, out, data_root, _note)
+        result = _paged(evaluation.disentanglement_of(encoder, seeds, out, data_root, _note))
     else:
-        result = evaluation.disentanglement(seeds, out, data_root, _note, steps, distillations)
+        result = _paged(
+            evaluation.disentanglement(seeds, out, data_root, _note, steps, distillations)
+        )
     if as_json:
         _json(result)
         return
@@ -1141,7 +1185,7 @@ def evaluate_style(
     """
     from . import evaluation
 
-    result = evaluation.style(run, out, photos, data_root, say=_note)
+    result = _paged(evaluation.style(run, out, photos, data_root, say=_note))
     lines = []
     for name, row in result["fidelity"].items():
         marks = "; ".join(
@@ -1225,7 +1269,7 @@ def evaluate_forecast(
     """
     from . import evaluation
 
-    result = evaluation.forecast(run, out, data_root, _note)
+    result = _paged(evaluation.forecast(run, out, data_root, _note))
     lines = [
         f"{name}: MSE {e['mse']:.4g}, MAE {e['mae']:.4g}" for name, e in result["errors"].items()
     ]
@@ -1258,7 +1302,7 @@ def evaluate_weather(
     """
     from . import evaluation
 
-    result = evaluation.weather(horizons, rows, minutes, out, data_root, _note, look_back)
+    result = _paged(evaluation.weather(horizons, rows, minutes, out, data_root, _note, look_back))
     if as_json:
         _json(result)
         return
@@ -1326,7 +1370,7 @@ def evaluate_dynamics(
     """
     from . import evaluation
 
-    result = evaluation.dynamics(run, out, data_root, _note, minutes)
+    result = _paged(evaluation.dynamics(run, out, data_root, _note, minutes))
     if as_json:
         _json(result)
         return
@@ -1381,6 +1425,77 @@ def fetch(
     _wrote([folder])
 
 
+# -- the paper -----------------------------------------------------------------------------
+
+
+@app.command()
+def reproduce(
+    experiments: Annotated[
+        Optional[list[str]],  # noqa: UP045
+        typer.Argument(
+            metavar="[EXPERIMENT]...",
+            help="flow, projector, style, disentangle, attributes, weather, or all [default: all]",
+        ),
+    ] = None,
+    scale: Annotated[
+        Literal["here", "paper", "tiny"],
+        typer.Option(help="as the shipped models; the paper's settings, for a GPU; or to try it"),
+    ] = "here",
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            "--out",
+            "-o",
+            help="page to write",
+            show_default="FOLDER/results.md; docs/results.md once all six are in FOLDER",
+        ),
+    ] = None,
+    folder: Annotated[
+        Path | None,
+        typer.Option(help="for runs and numbers", show_default="runs/reproduce[-SCALE]"),
+    ] = None,
+    source: Annotated[
+        Path | None,
+        typer.Option("--from", help="only write the page of the JSON files in this folder"),
+    ] = None,
+    steps: Annotated[
+        int | None, typer.Option(min=1, help="of every training", show_default="as the presets")
+    ] = None,
+    data_root: RootOption = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="no progress")] = False,
+    as_json: JsonFlag = False,
+) -> None:
+    """Do the paper's experiments again, and write its numbers beside ours.
+
+    A stopped reproduction goes on where it was, with the same command.
+
+    Example: linearizer reproduce weather --out weather.md
+    """
+    from . import reproduce as again
+    from .training import Interrupted
+
+    if source is not None:
+        if experiments or folder or steps or scale != "here":
+            raise ValueError("reproduce: --from runs nothing. Leave the other settings out.")
+        result = again.compare(source, out)
+        result["problems"] = {}
+    else:
+        say: Callable[[str], None] = (lambda text: None) if quiet else _note
+        try:
+            result = again.reproduce(
+                experiments or ("all",), scale, folder, out, data_root, steps, say, not quiet
+            )
+        except Interrupted as stop:
+            _note(f"{stop}; the same command goes on from there")
+            raise typer.Exit(128 + stop.signal_number) from None
+    counts = ", ".join(f"{n} {verdict}" for verdict, n in result["verdicts"].items())
+    _report(result, counts, as_json)
+    for part, problem in result["problems"].items():
+        typer.echo(f"linearizer: {part} was not done. {problem}", err=True)
+    if result["problems"]:
+        raise typer.Exit(2)
+
+
 # -- the tour ------------------------------------------------------------------------------
 
 
@@ -1413,6 +1528,65 @@ def quickstart(
     if failed := int(n["laws_failed_float64"] + n["laws_failed_float32"]):
         typer.echo(f"{failed} laws fail their tolerance: see certificate.txt")
     _wrote(result.files)
+
+
+# -- the studio ----------------------------------------------------------------------------
+
+
+@app.command()
+def serve(
+    host: Annotated[str, typer.Option(help="address to listen on")] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 for any free one")] = 8765,
+    runs: Annotated[Path, typer.Option(help="folder of your runs")] = Path("runs"),
+    token: Annotated[
+        str | None,
+        typer.Option(envvar="LINEARIZER_TOKEN", help="what clients must know", show_default="none"),
+    ] = None,
+    open_: Annotated[bool, typer.Option("--open", help="open the page in a browser")] = False,
+    threads: Annotated[
+        int, typer.Option(min=1, help="threads of torch; more help where cores are idle")
+    ] = 1,
+) -> None:
+    """Open the studio: a page to draw, drag and mix on, with the shipped models and your runs.
+
+    Example: linearizer serve --open
+    """
+    if token is not None and len(token) < 8:
+        raise ValueError("serve: expected a token of 8 characters or more. Choose a longer one.")
+    if token is not None and not (
+        token.isascii() and token.isprintable() and token == token.strip()
+    ):
+        raise ValueError(
+            "serve: expected a token of printable ASCII without spaces around it, as headers hold. "
+            "Choose another."
+        )
+    if runs.exists() and not runs.is_dir():
+        raise ValueError(f"serve: expected a folder of runs, but {runs} is a file.")
+    from .web.listening import is_loopback, listen
+
+    at = listen(host, port)
+    shown = f"[{host}]" if ":" in host else host
+    url = f"http://{shown}:{at.getsockname()[1]}/" + (f"?token={quote(token)}" if token else "")
+    if not is_loopback(host):
+        _note(
+            f"warning: {host} can be reached from other machines, and what they send is not "
+            "encrypted."
+            if token
+            else f"warning: anyone who can reach {host} may use the studio and see your runs, "
+            "as there is no token. Add --token, or leave --host out."
+        )
+
+    def ready() -> None:
+        typer.echo(f"the studio is at {url} (stop it with Ctrl-C)")
+        if open_:
+            import webbrowser
+
+            if not webbrowser.open(url):
+                _note("no browser was found: open the address yourself.")
+
+    from .web.server import serve as run
+
+    run(at, host, runs, token, threads, ready)
 
 
 def _json(value: Any) -> None:

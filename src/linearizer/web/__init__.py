@@ -1,0 +1,1 @@
+"""The studio: a page and a REST API on trained models."""

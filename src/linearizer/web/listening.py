@@ -1,0 +1,35 @@
+r"""An address to listen on, without torch, so that a wrong one is told at once."""
+
+from __future__ import annotations
+
+import ipaddress
+import socket
+
+__all__ = ["is_loopback", "listen"]
+
+
+def is_loopback(host: str) -> bool:
+    """Whether only this machine can reach an address."""
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost" or host.endswith(".localhost")
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """A socket on that address, or an error in one sentence."""
+    try:
+        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
+        found = socket.socket(family, kind)
+        try:
+            found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            found.bind(address)
+        except OSError:
+            found.close()
+            raise
+    except OSError as problem:
+        raise ValueError(
+            f"serve: cannot listen on {host} port {port} ({problem.strerror or problem}). "
+            "Choose another with --port, or stop what is there."
+        ) from None
+    return found

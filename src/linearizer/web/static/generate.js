@@ -1,0 +1,141 @@
+// x = f(ε): one-step samples, the steps in B, and directions of the noise.
+import { $, Job, announce, crisp, dice, duration, make, number, paint, seedOf, within } from "./kit.js";
+
+const SOLVERS = { rk4: "Runge–Kutta 4", midpoint: "midpoint", euler: "Euler", exponential: "exponential" };
+const USUAL = { seed: 0, n: 16, steps: 100, solver: "rk4", temperature: 1 };
+
+export function generate(studio) {
+  const stage = $("generate").querySelector(".stage");
+  const race = $("generate-race").parentElement;
+  const grid = $("generate-grid");
+  const controls = { model: $("generate-model"), seed: $("generate-seed"), n: $("generate-n"), steps: $("generate-steps"), solver: $("generate-solver"), temperature: $("generate-temperature") };
+  const job = new Job(stage, stage, controls.model), check = new Job(stage, race, controls.model);
+  let sliders = [];
+
+  const steps = () => Math.round(10 ** (controls.steps.value / 100));
+  const directions = () => sliders.map((s) => Number(s.value));
+
+  function settings() {
+    const d = directions();
+    while (d.length && !d.at(-1)) d.pop();
+    const now = { seed: Number(controls.seed.value), n: Number(controls.n.value), steps: steps(), solver: controls.solver.value, temperature: Number(controls.temperature.value) };
+    const other = Object.fromEntries(Object.entries(now).filter(([name, value]) => value !== USUAL[name]));
+    return { model: controls.model.value, ...other, directions: d.join(",") };
+  }
+
+  function write() {
+    paint(controls.steps, number(steps()));
+    paint(controls.temperature, number(Number(controls.temperature.value)));
+    for (const s of sliders) paint(s, number(Number(s.value)));
+    $("race-loop-name").textContent = steps() === 1 ? "loop of 1 step" : `loop of ${number(steps())}`;
+  }
+
+  function draw() {
+    write();
+    job.ask("generate", () => ({
+      model: controls.model.value, seed: seedOf(controls.seed), n: Number(controls.n.value), steps: steps(),
+      solver: controls.solver.value, directions: directions(), temperature: Number(controls.temperature.value),
+    }), ({ images, milliseconds, collapse_milliseconds: collapse }) => {
+      const columns = Math.max(1, Math.ceil(Math.sqrt(images.length)));
+      grid.style.setProperty("--columns", columns);
+      while (grid.children.length > images.length) grid.lastChild.remove();
+      while (grid.querySelectorAll("img").length < images.length) {
+        grid.querySelector(".blank")?.remove();
+        grid.append(make("img", { alt: "" }));
+      }
+      const shape = studio.entry(controls.model.value).shape;
+      [...grid.children].forEach((img, i) => {
+        crisp(img, shape);
+        img.src = images[i];
+      });
+      grid.setAttribute("aria-label", `${images.length} samples of ${controls.model.value}, seed ${controls.seed.value}`);
+      grid.title = `All ${images.length} in ${duration(milliseconds)}` + (collapse ? `; collapsing the steps took ${duration(collapse)}, once` : "");
+      announce(`${images.length} samples in ${duration(milliseconds)}.`);
+    });
+  }
+
+  function measure() {
+    const asked = steps();
+    check.later(450, "generate/check", () => ({ model: controls.model.value, seed: seedOf(controls.seed), steps: steps(), solver: controls.solver.value }), (a) => {
+      const most = Math.max(a.loop_milliseconds, a.one_step_milliseconds);
+      $("race-one").style.setProperty("--share", `${(100 * a.one_step_milliseconds) / most}%`);
+      $("race-loop").style.setProperty("--share", `${(100 * a.loop_milliseconds) / most}%`);
+      $("race-one-time").textContent = duration(a.one_step_milliseconds);
+      $("race-loop-time").textContent = duration(a.loop_milliseconds);
+      const times = a.loop_milliseconds / a.one_step_milliseconds;
+      $("generate-difference").replaceChildren(
+        "The two pictures differ by at most ", make("strong", { textContent: number(a.difference) }), " in a pixel, where black is 0 and white is 1",
+        times > 1.5 ? `; the one step is ${number(times, 2)} times as fast.` : ".",
+      );
+      announce(`One step ${duration(a.one_step_milliseconds)}, a loop of ${asked} ${duration(a.loop_milliseconds)}, largest difference ${number(a.difference)}.`);
+    });
+  }
+
+  async function choose(settings, model) {
+    const facts = await studio.facts(model);
+    if (model !== controls.model.value) return;
+    const known = facts.solvers ?? Object.keys(SOLVERS);
+    controls.solver.replaceChildren(...known.map((name) => make("option", { value: name, textContent: SOLVERS[name] ?? name })));
+    const wanted = settings.get("solver") ?? USUAL.solver;
+    controls.solver.value = known.includes(wanted) ? wanted : known[0];
+    const amounts = (settings.get("directions") ?? "").split(",");
+    sliders = [];
+    $("generate-directions").replaceChildren(...Array.from({ length: facts.directions ?? 0 }, (_, i) => {
+      const id = `generate-direction-${i}`;
+      const slider = make("input", { type: "range", id, min: -3, max: 3, step: 0.1 });
+      slider.value = within(amounts[i] ?? null, -3, 3, 0);
+      slider.addEventListener("input", () => { draw(); studio.changed(); });
+      sliders.push(slider);
+      const sigma = facts.singular_values?.[i];
+      return make("div", { class: "direction" },
+        make("label", { for: id }, "v", make("sub", { textContent: i + 1 }), make("span", { class: "quiet", textContent: sigma === undefined ? "" : `σ = ${number(sigma)}` })),
+        slider, make("output", { id: `${id}-value`, for: id }));
+    }));
+  }
+
+  async function open(settings) {
+    const model = studio.offer(controls.model, ["flow"], settings.get("model"), job, "mnist-flow");
+    if (!model) return;
+    job.drop();
+    check.drop();
+    controls.seed.value = Math.round(within(settings.get("seed"), 0, 2147483647, USUAL.seed));
+    controls.n.value = [4, 16, 36, 64].includes(Number(settings.get("n"))) ? settings.get("n") : USUAL.n;
+    controls.steps.value = 100 * Math.log10(within(settings.get("steps"), 1, 1000, USUAL.steps));
+    controls.temperature.value = within(settings.get("temperature"), 0, 1.5, USUAL.temperature);
+    if (!grid.children.length) grid.append(...Array.from({ length: 16 }, () => make("div", { class: "blank" })));
+    write();
+    try {
+      await choose(settings, model);
+    } catch (problem) {
+      if (problem.status !== 401 && model === controls.model.value) job.fail(problem.message);
+      return;
+    }
+    if (model !== controls.model.value) return;
+    draw();
+    measure();
+  }
+
+  controls.model.addEventListener("change", () => {
+    const kept = new URLSearchParams(settings());
+    kept.delete("directions");
+    studio.changed(true);
+    open(kept).then(() => studio.changed());
+  });
+  for (const name of ["n", "solver", "seed"]) {
+    controls[name].addEventListener("change", () => { draw(); measure(); studio.changed(true); });
+  }
+  controls.steps.addEventListener("input", () => { draw(); measure(); studio.changed(); });
+  controls.temperature.addEventListener("input", () => { draw(); studio.changed(); });
+  $("generate-dice").addEventListener("click", () => {
+    controls.seed.value = dice();
+    draw();
+    measure();
+    studio.changed(true);
+  });
+  $("generate-reset").addEventListener("click", () => {
+    for (const s of sliders) s.value = 0;
+    draw();
+    studio.changed(true);
+  });
+  return { open, settings };
+}
