@@ -1,4 +1,4 @@
-"""The tables of README.md and docs/training.md, made from the JSON files beside this script.
+"""The tables of README.md and docs/, and docs/results.md, from the JSON files beside this script.
 
 python benchmarks/readme_table.py     rewrites them; a test keeps documents and files equal.
 """
@@ -193,6 +193,42 @@ def mean(style: dict, way: str) -> float:
 def table() -> str:
     lines = ["| what | command | measured |", "|---|---|---|"]
     return "\n".join(lines + [f"| {a} | {b} | {c} |" for a, b, c in rows()]) + "\n"
+
+
+def peers_table() -> str:
+    """What was measured beside other packages, for the page that compares with them."""
+    lines = ["| compared | ours | theirs | command |", "|---|---|---|---|"]
+    for case in read("glow_step")["cases"]:
+        took = {name: f"{row['median_ms']:.0f} ms" for name, row in case["rows"].items()}
+        lines.append(
+            f"| training step of a glow of {case['blocks']} blocks, {case['hidden']} channels, on "
+            f"64 grey images of 32×32 | {took['linearizer']} | FrEIA {took['FrEIA']}, normflows "
+            f"{took['normflows']} | `python benchmarks/glow_step.py` |"
+        )
+    unet, short = read("unet_flow")["fid"], read("short_flow")["fid"]
+    fids = ", ".join(f"{unet[n]:.3g} in {n}" for n in ("1", "10", "100"))
+    lines += [
+        "| samples of MNIST after about 8 minutes of training: FID in our classifier's features | "
+        f"{short['one step (1000 of rk4)']:.2g} in one step | U-Net by flow matching: {fids} | "
+        "`python benchmarks/short_flow.py`, `python benchmarks/unet_flow.py` |",
+        "",
+        "Error at ten training horizons, in standard deviations of the data, and the time of 1,000 "
+        "states over ours (`python benchmarks/dynamics.py`):",
+        "",
+        "| | ours | best of DMD and EDMD (PyDMD, deeptime) | neural ODE (torchdiffeq) |",
+        "|---|---|---|---|",
+    ]
+    for system, row in read("dynamics").items():
+        if system == "machine":
+            continue
+        end = {name: e["at 10"] for name, e in row["error"].items()}
+        best = min((name for name in end if "DMD" in name), key=end.__getitem__)
+        over = row["rollout_over_ours"]
+        lines.append(
+            f"| {system} | {end['ours']:.2g} | {end[best]:.2g}, {over[best]:.2g}× ({best}) "
+            f"| {end['neural ODE']:.2g}, {over['neural ODE']:.3g}× |"
+        )
+    return "\n".join(lines) + "\n"
 
 
 def loop_table() -> str:
@@ -469,12 +505,14 @@ def attributes_row() -> list[tuple[str, str, str]]:
         (
             "40 attributes of faces, shipped, 8,000 training images (paper: 87.6% with the full "
             "set); a ResNet-18 of equal training time; the majority; ROC-AUC of a linear probe for "
-            "smiling before and after it is projected out; MNIST",
+            "smiling before and after it is projected out, and of one from other images than the "
+            "projector; MNIST",
             "`linearizer evaluate attributes`",
             f"{faces['linearizer']['accuracy']:.1%} on {faces['data']['test_images']:,} test faces "
             f"after {shipped['celeba-attributes']['cpu_minutes']:.0f} minutes of one core; "
             f"{faces['resnet18']['accuracy']:.1%}; {faces['majority']['accuracy']:.1%}; "
-            f"{smile['probe_roc_auc'][0]:.2f} and {smile['probe_roc_auc'][1]:.2f}; "
+            f"{smile['probe_roc_auc'][0]:.2f} and {smile['probe_roc_auc'][1]:.2f}, "
+            f"{smile['fresh_probe_roc_auc'][1]:.2f}; "
             f"{digits['linearizer']['accuracy']:.1%}",
         )
     ]
@@ -526,19 +564,21 @@ def attributes_table() -> str:
         lines += [
             "",
             f"Erasure, {name}. Gap and projector from {row['erasure']['images'][0]:,} training "
-            f"images, probes from {row['erasure']['images'][1]:,} others. Before → after:",
+            f"images, probes from {row['erasure']['images'][1]:,} of them; *fresh*: gap and "
+            "projector from the other half. All numbers are of test images. Before → after:",
             "",
-            "| erased | probe for it, ROC-AUC | its accuracy (majority) | own score, ROC-AUC | "
-            "probes for the others, mean accuracy | most lost by another |",
-            "|---|---|---|---|---|---|",
+            "| erased | probe for it, ROC-AUC | its accuracy (majority) | fresh probe, ROC-AUC | "
+            "own score, ROC-AUC | probes for the others, mean accuracy | most lost by another |",
+            "|---|---|---|---|---|---|---|",
         ]
         for what, r in row["erasure"]["of_each"].items():
             auc, acc, own = r["probe_roc_auc"], r["probe_accuracy"], r["own_score_roc_auc"]
             others, (worst, loss) = r["others_probe_accuracy"], r["largest_loss_of_another"]
+            fresh = r["fresh_probe_roc_auc"]
             lines.append(
                 f"| {what} | {auc[0]:.3f} → {auc[1]:.3f} | {acc[0]:.1%} → {acc[1]:.1%} "
-                f"({r['majority']:.1%}) | {own[0]:.3f} → {own[1]:.3f} | {others[0]:.2%} → "
-                f"{others[1]:.2%} | {worst}, {loss:+.1%} |"
+                f"({r['majority']:.1%}) | {fresh[0]:.3f} → {fresh[1]:.3f} | {own[0]:.3f} → "
+                f"{own[1]:.3f} | {others[0]:.2%} → {others[1]:.2%} | {worst}, {loss:+.1%} |"
             )
     faces = found["celeba-attributes"]
     lines += [
@@ -678,8 +718,16 @@ def style_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def results_page() -> str:
+    """Every number of the paper, and ours; `linearizer reproduce --from benchmarks` is the same."""
+    from linearizer.results import gathered, page
+
+    return page(gathered(HERE))
+
+
 def main() -> None:
     put(README, "benchmarks", table())
+    put(DOCS / "peers.md", "peers", peers_table())
     put(DOCS / "training.md", "loop", loop_table())
     put(DOCS / "flow.md", "flow", flow_table())
     put(DOCS / "flow.md", "unet", unet_table())
@@ -690,6 +738,8 @@ def main() -> None:
     put(DOCS / "dynamics.md", "dynamics", dynamics_table())
     put(DOCS / "attributes.md", "attributes", attributes_table())
     put(DOCS / "distill.md", "disentanglement", disentanglement_table())
+    (DOCS / "results.md").write_text(results_page())
+    print("wrote results.md")
 
 
 if __name__ == "__main__":

@@ -1,7 +1,12 @@
 """What the documents say is so."""
 
+import doctest
+import os
 import re
+import subprocess
 import sys
+import urllib.parse
+from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
@@ -15,6 +20,7 @@ def test_the_documents_quote_the_benchmarks(monkeypatch):
 
     hint = "run python benchmarks/readme_table.py"
     assert readme_table.table() in (ROOT / "README.md").read_text(), hint
+    assert readme_table.peers_table() in (ROOT / "docs" / "peers.md").read_text(), hint
     assert readme_table.loop_table() in (ROOT / "docs" / "training.md").read_text(), hint
     flow = (ROOT / "docs" / "flow.md").read_text()
     for part in (readme_table.flow_table, readme_table.unet_table, readme_table.collapse_table):
@@ -27,15 +33,131 @@ def test_the_documents_quote_the_benchmarks(monkeypatch):
     attributes = (ROOT / "docs" / "attributes.md").read_text()
     assert readme_table.attributes_table() in attributes, hint
     assert readme_table.disentanglement_table() in (ROOT / "docs" / "distill.md").read_text(), hint
+    assert readme_table.results_page() == (ROOT / "docs" / "results.md").read_text(), hint
     sys.modules.pop("common", None)
 
 
+PAGES = sorted(p for p in (ROOT / "docs").rglob("*.md") if "site" not in p.parts)
+
+
 @pytest.mark.parametrize(
-    "page", [*ROOT.glob("*.md"), *ROOT.glob("docs/*.md")], ids=lambda p: p.name
+    "page", [*ROOT.glob("*.md"), *PAGES], ids=lambda p: str(p.relative_to(ROOT))
 )
 def test_links_lead_somewhere(page):
-    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
-        assert target.startswith("https://") or (page.parent / target).exists(), target
+    for target, anchor in re.findall(r"\]\(([^)#\s]*)(#[^)\s]*)?\)", page.read_text()):
+        to = page.parent / target if target else page
+        assert target.startswith("https://") or to.exists(), target
+        if anchor and to.suffix == ".md" and to.exists():
+            heads = re.findall(r"^#+ (.+)$", to.read_text(), re.M)
+            assert anchor[1:] in {slugify(h, "-") for h in heads}, f"{target}{anchor}"
+
+
+def slugify(heading, separator):
+    from markdown.extensions.toc import slugify
+
+    return slugify(heading.replace("`", ""), separator)
+
+
+def test_the_nav_lists_every_page():
+    yaml = pytest.importorskip("yaml")
+
+    def pages(entry):
+        if isinstance(entry, str):
+            return [entry]
+        return [p for e in (entry.values() if isinstance(entry, dict) else entry) for p in pages(e)]
+
+    listed = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    assert sorted(listed) == sorted(str(p.relative_to(ROOT / "docs")) for p in PAGES)
+
+
+def test_tutorials_run_and_their_pictures_are_small():
+    tutorials = sorted((ROOT / "docs" / "tutorials").glob("[0-9]*.md"))
+    assert len(tutorials) == 5
+    for page in tutorials:
+        text = page.read_text()
+        assert len(doctest.DocTestParser().get_examples(text)) > 15, page.name
+        pictures = re.findall(r"\((\.\./images/tutorial-[^)]+)\)", text)
+        assert pictures, page.name
+        assert all((page.parent / p).stat().st_size < 200_000 for p in pictures)
+
+
+class Requests(HTMLParser):
+    """What a browser would fetch for a page, and where its links go."""
+
+    def __init__(self, page):
+        super().__init__()
+        self.fetched, self.links, self.ids = [], [], set()
+        self.feed(page.read_text())
+
+    def handle_starttag(self, tag, attrs):
+        values = dict(attrs)
+        self.ids.add(values.get("id"))
+        if tag == "a":
+            self.links.append(values.get("href") or "")
+        else:
+            self.fetched += [values[k] for k in ("src", "href", "srcset") if values.get(k)]
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory):
+    """The site, built as `make docs` does, in a folder of its own."""
+    for needed in ("mkdocs", "material", "mkdocstrings"):
+        pytest.importorskip(needed)
+    folder = tmp_path_factory.mktemp("site")
+    done = subprocess.run(
+        [sys.executable, "-m", "mkdocs", "build", "--strict", "--quiet", "-d", str(folder)],
+        cwd=ROOT, env={**os.environ, "NO_MKDOCS_2_WARNING": "1"}, capture_output=True, text=True,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    return {p.relative_to(folder): Requests(p) for p in sorted(folder.rglob("*.html"))}, folder
+
+
+def test_no_page_of_the_site_asks_another_host(site):
+    pages, folder = site
+    assert len(pages) > len(PAGES)
+    for name, page in pages.items():
+        for address in page.fetched:
+            assert not re.match(r"\w+:|//", address) or address.startswith("data:"), (name, address)
+            assert name.name == "404.html" or (folder / name.parent / _path(address)).exists(), (
+                name, address,
+            )  # fmt: skip
+        assert "mermaid" not in (folder / name).read_text(), name  # would be fetched from elsewhere
+    for sheet in folder.rglob("*.css"):
+        assert not re.search(r"url\([\"']?(https?:)?//|@import", sheet.read_text()), sheet
+
+
+def test_links_of_the_site_lead_somewhere(site):
+    pages, folder = site
+    for name, page in pages.items():
+        for link in page.links:
+            if re.match(r"\w+:", link) or name.name == "404.html":
+                continue
+            to = Path(os.path.normpath(name.parent / _path(link))) if _path(link) else name
+            assert (folder / to).exists(), (name, link)
+            anchor = urllib.parse.unquote(link.partition("#")[2])
+            if to in pages and anchor and not anchor.startswith("__"):
+                assert anchor in pages[to].ids, (name, link)
+
+
+def _path(link):
+    return urllib.parse.unquote(re.split(r"[?#]", link)[0])
+
+
+def test_every_public_name_has_a_place_in_the_reference(site):
+    import linearizer as lz
+
+    ids = set().union(*(page.ids for name, page in site[0].items() if name.parts[0] == "api"))
+    names = {f"linearizer.operators.{n}" for n in lz.operators.__all__ if n != "DENSE_LIMIT"}
+    names |= {f"linearizer.bijections.{n}" for n in lz.bijections.__all__}
+    names |= {f"linearizer.families.{n}" for n in lz.families.__all__}
+    names |= {f"linearizer.apps.{n}" for n in lz.apps.APPS}
+    names |= {f"linearizer.{n}" for n in ("Space", "Linearizer", "Certificate")}
+    names |= {f"linearizer.{n}" for n in ("solvers.collapse", "training.fit", "checkpoint.load",
+                                          "distilling.distill", "data.load")}  # fmt: skip
+    assert names <= ids, sorted(names - ids)
+    text = "".join((site[1] / name).read_text() for name in site[0] if name.parts[0] == "api")
+    for raw in (":class:", ":func:", "Example:", "<strong>Arguments"):
+        assert raw not in text, raw  # docstrings that were not understood
 
 
 def test_every_public_name_is_documented():

@@ -32,3 +32,12 @@ def test_the_algebra_of_a_classifier_is_drawn(tmp_path):
     names = {"geodesics.png", "null-space.png", "pseudo-inverse.png", "round-trip.png",
              "singular-vectors.png"}  # fmt: skip
     assert names <= {p.name for p in (tmp_path / "out").iterdir()}
+
+
+def test_a_tutorial_is_drawn_from_its_own_variables(tmp_path, capsys):
+    torch.set_default_dtype(torch.float32)
+    example = load("tutorial_pictures")
+    assert set(example.DRAWN) == {p.stem for p in example.PAGES.glob("[0-9]*.md")}
+    example.algebra(tmp_path)
+    assert {p.name for p in tmp_path.iterdir()} == {"tutorial-space.png", "tutorial-powers.png"}
+    assert "False" not in capsys.readouterr().out
