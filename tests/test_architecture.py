@@ -35,6 +35,7 @@ ORDER = [
     "hub",
     "processes",
     "progress",
+    "optimizers",
     "training",
     "runs",
     "distilling",

@@ -235,7 +235,9 @@ class KilledError(Exception):
 
 
 @pytest.mark.parametrize("at", [1, 20, 21, 39, 45])
-@pytest.mark.parametrize("options", [{}, {"ema": 0.9}, {"patience": 3}, {"accumulate": 2}])
+@pytest.mark.parametrize(
+    "options", [{}, {"ema": 0.9}, {"patience": 3}, {"accumulate": 2}, {"optimizer": "muon"}]
+)
 def test_a_resumed_run_is_bit_identical(tmp_path, at, options):
     def dies(model, batch, draw):
         dies.step += 1 / options.get("accumulate", 1)

@@ -36,6 +36,7 @@ from .checkpoint import (
     write_weights,
 )
 from .draws import Draw, Order, mix
+from .optimizers import Optimizers
 from .processes import Processes, local, whole
 from .progress import Display
 from .settings import Settings
@@ -63,7 +64,10 @@ class Training(Settings):
     steps: int = Field(1000, ge=1, description="optimiser steps in all")
     batch: int = Field(128, ge=1, le=2**24, description="samples in a step, over all processes")
     accumulate: int = Field(1, ge=1, description="parts of a batch that are run one by one")
-    rate: float = Field(1e-3, gt=0, description="learning rate of Adam at its highest")
+    optimizer: Literal["adam", "muon"] = Field(
+        "adam", description="adam, or muon for matrices and kernels and adam for other weights"
+    )
+    rate: float = Field(1e-3, gt=0, description="learning rate at its highest")
     final_rate: float = Field(0.0, ge=0, le=1, description="share of the rate left at the end")
     warmup: int = Field(50, ge=0, description="steps until the rate is reached")
     beta2: float = Field(
@@ -93,6 +97,8 @@ class Training(Settings):
     def _consistent(self) -> Training:
         if self.patience and not self.validate_every:
             raise ValueError("patience needs validations: set validate_every above 0")
+        if self.optimizer == "muon" and self.strategy == "fsdp":
+            raise ValueError("muon needs whole matrices, which fsdp shards: set strategy to ddp")
         return self
 
 
@@ -262,13 +268,10 @@ class _Loop:
         self.named = {
             name: p for name, p in self.model.named_parameters() if p.requires_grad
         }  # each once, sharded if they are
-        self.optimizer = torch.optim.AdamW(
-            self.named.values(),
-            config.rate,
-            (0.9, config.beta2),
-            weight_decay=config.weight_decay,
-            fused=True if group.strategy != "fsdp" else None,
-        )
+        self.optimizers = Optimizers(
+            config.optimizer, self.named, config.rate, config.beta2, config.weight_decay,
+            fused=group.strategy != "fsdp",
+        )  # fmt: skip
         self.average = (
             {n: p.detach().clone() for n, p in self.named.items()} if config.ema else None
         )
@@ -299,12 +302,8 @@ class _Loop:
                 self.group.give(self.average[name], tensors.get(f"average/{name}"))
             if name not in about["stepped"]:
                 continue  # it had no gradient yet
-            fused = self.group.strategy != "fsdp"
-            step = torch.zeros((), dtype=torch.float32, device=p.device if fused else "cpu")
-            state = {"step": step, **{k: torch.zeros_like(p) for k in _MOMENTS}}
-            for key, value in state.items():
+            for key, value in self.optimizers.remember(p).items():
                 self.group.give(value, tensors.get(f"optimizer/{key}/{name}"))
-            self.optimizer.state[p].update(state)
 
     def _trim(self) -> None:
         """Drop lines of metrics.jsonl after the checkpoint, and a half-written last one."""
@@ -350,10 +349,7 @@ class _Loop:
             check = log or step % check_every == 0 or step % config.checkpoint_every == 0
             if check and not math.isfinite(float(norm) + float(sum(terms.values()))):
                 raise DivergedError(self._problem(step, terms))
-            for part in self.optimizer.param_groups:
-                part["lr"] = rate
-            self.optimizer.step()
-            self.optimizer.zero_grad()
+            self.optimizers.step(rate)
             self._average(parameters, step)
             self.step, self.seconds = step, time.perf_counter() - begun
             if log:
@@ -549,7 +545,7 @@ class _Loop:
         self._require_finite()
         sharded = {f"model/{n}": t.detach() for n, t in tensors_of(self.model).items()}
         for name, p in self.named.items():
-            for key, value in self.optimizer.state[p].items():
+            for key, value in self.optimizers.state(p).items():
                 sharded[f"optimizer/{key}/{name}"] = value
             if self.average is not None:
                 sharded[f"average/{name}"] = self.average[name]
@@ -559,7 +555,7 @@ class _Loop:
                 "step": self.step, "seconds": self.seconds, "best": self.best,
                 "since_best": self.since_best, "metrics": self.metrics, "losses": self.losses,
                 "averaged": [] if self.average is None else list(self.average),
-                "stepped": [n for n, p in self.named.items() if self.optimizer.state[p]],
+                "stepped": [n for n, p in self.named.items() if self.optimizers.state(p)],
             }  # fmt: skip
             write_tensors(self.run / STATE, tensors, about)
         self.saved_step = self.step
@@ -612,9 +608,6 @@ class _Loop:
             self.lines.close()
             if self.events is not None:
                 self.events.close()
-
-
-_MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
 def _finite(row: Any) -> Any:

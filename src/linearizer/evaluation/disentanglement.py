@@ -23,7 +23,7 @@ __all__ = ["disentanglement", "disentanglement_of", "table"]
 #: Name in the paper's table, and what ``load_network`` knows it by.
 TEACHERS = {"VAE": "vae", "FactorVAE": "factor", "BetaH": "betah"}
 #: Steps of a distillation where they are not those of the preset: some are harder to learn.
-STEPS = {"factor": 6000, "betah": 5000}
+STEPS = {"factor": 15_000, "betah": 15_000}
 COLUMNS = {
     "factor_vae": "FactorVAE",
     "sap": "SAP",
@@ -191,7 +191,7 @@ def _distilled(
 
 
 def _steps(spec: str, steps: int | None) -> int:
-    return steps or STEPS.get(spec) or int(APP.training["steps"])
+    return steps or STEPS.get(spec) or int(APP.presets["dsprites"]["training"]["steps"])
 
 
 def _of_run(run: str | Path) -> Encode:
