@@ -7,6 +7,7 @@ from catalogue import OPERATORS, shaken
 from laws import close
 from linearizer import Linearizer, Space
 from linearizer.bijections import Flatten, mlp
+from linearizer.certificate import certify
 from linearizer.operators import (
     Convolution,
     Dense,
@@ -187,6 +188,15 @@ def test_certificate_is_a_table_with_a_verdict(X, Y):
     assert {"linearity", "adjoint", "composition", "round trip X", "associative Y"} <= names
     strict = f.certify(torch.randn(5, 4), tolerance=1e-30)
     assert not strict.passed and "FAIL" in str(strict) and strict.to_dict()["passed"] is False
+
+
+def test_certify_tells_how_far_it_is(X, Y):
+    told = []
+    certificate = certify(
+        Linearizer(X, Dense(torch.randn(3, 4)), Y), torch.randn(5, 4),
+        seen=lambda done, total: told.append((done, total)),
+    )  # fmt: skip
+    assert told == [(k, 31) for k in range(31)] and len(certificate.laws) == 31
 
 
 def test_certificate_sees_a_broken_inverse(X, Y):

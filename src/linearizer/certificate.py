@@ -82,9 +82,13 @@ class Certificate:
 
 @torch.no_grad()
 def certify(
-    f: Linearizer, x: Tensor, y: Tensor | None = None, tolerance: float | None = None
+    f: Linearizer,
+    x: Tensor,
+    y: Tensor | None = None,
+    tolerance: float | None = None,
+    seen: Callable[[int, int], None] = lambda done, total: None,
 ) -> Certificate:
-    """See :meth:`Linearizer.certify`."""
+    """See :meth:`Linearizer.certify`; ``seen`` is told after each law how many are measured."""
     z = f.source.coordinates(x)
     if len(x) == 0 or not torch.isfinite(z).all():
         fault = "an empty batch" if len(x) == 0 else "NaN or infinite values, in x or in g(x)"
@@ -97,8 +101,10 @@ def certify(
         tolerance = 1e-8 if z.dtype == torch.float64 else 1e-3
     elif not tolerance >= 0:
         raise ValueError(f"certify: expected tolerance ≥ 0, got {tolerance}.")
-    laws = []
-    for name, formula, measure in _laws(f, x, y):
+    laws: list[Law] = []
+    rows = list(_laws(f, x, y))
+    for name, formula, measure in rows:
+        seen(len(laws), len(rows))
         try:
             error = measure()
         except UnsupportedError as problem:  # it would need a dense matrix above the limit, say

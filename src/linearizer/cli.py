@@ -351,7 +351,12 @@ def report(
 @app.command()
 def certify(
     run: RunArgument,
-    n: Annotated[int, typer.Option("-n", min=1, help="test samples to measure on")] = 64,
+    n: Annotated[
+        int | None,
+        typer.Option(
+            "-n", min=1, help="test samples to measure on", show_default="64; 8 of large images"
+        ),
+    ] = None,
     single: Annotated[
         bool, typer.Option("--float32", help="measure in float32, not in float64")
     ] = False,
@@ -367,8 +372,13 @@ def certify(
     Example: linearizer certify runs/attributes-digits
     """
     from . import runs
+    from .progress import Transfer
 
-    certificate = runs.certified(run, n, "float32" if single else "float64", tolerance, data_root)
+    with Transfer("laws") as transfer:
+        certificate = runs.certified(
+            run, n, "float32" if single else "float64", tolerance, data_root,
+            lambda done, total: transfer.update("certify", done, total),
+        )  # fmt: skip
     if as_json:
         _json(certificate.to_dict())
     else:
