@@ -718,6 +718,62 @@ def style_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def studio_table() -> str:
+    """Latencies in a browser, the server under load, its start, and generated requests."""
+    page, load, fuzz = read("studio_page"), read("studio_load"), read("studio_fuzz")
+    events = {
+        "pen_to_projection": "pen to projection",
+        "interpolation_drag": "drag between two images",
+        "direction_to_16_digits": "slider to 16 digits",
+        "direction_to_16_faces": "slider to 16 faces",
+    }
+    busy = max(page[key]["load_average"] for key in events)
+    lines = [
+        f"`benchmarks/studio_page.py`, in headless Chromium on the machine that serves (load "
+        f"average up to {busy:.1f}): milliseconds from the event to the painted picture, median "
+        "and 95th percentile of 50 events, each after the answer to the one before, and in a "
+        "stream.",
+        "",
+        "| event | one by one | in a stream |",
+        "|---|---|---|",
+    ]
+    for key, what in events.items():
+        ways = [page[key][way] for way in ("one_by_one", "in_a_stream")]
+        cells = " | ".join(f"{w['median_ms']:.0f}, {w['p95_ms']:.0f}" for w in ways)
+        lines.append(f"| {what} | {cells} |")
+    memory, start = load["server_resident_mib_after_each_1000"], load["start_seconds"]
+    lines += [
+        "",
+        f"`benchmarks/studio_load.py`: {load['requests']:,} requests of {load['clients']} clients "
+        f"on loopback, one torch thread, load average {load['load_average'][0]:.1f}: "
+        f"{load['requests_per_second']:.1f} requests a second, {load['errors']} errors; the "
+        f"server's memory was {memory[0]:.0f} MiB after 1,000 requests and {memory[-1]:.0f} MiB "
+        f"after {load['requests']:,}. It listens {start['listens']:.1f} s after its start and has "
+        f"answered with a first sample after {start['first_sample']:.1f} s, of which `import "
+        f"torch` alone takes {start['import_torch']:.1f} s.",
+        "",
+        "| request | count | processor, ms | p50, ms | p99, ms |",
+        "|---|---|---|---|---|",
+    ]
+    own = load["server_processor_milliseconds"]
+    for kind, row in sorted(load["milliseconds"].items(), key=lambda item: -item[1]["count"]):
+        lines.append(
+            f"| {kind} | {row['count']:,} | {own[kind]:g} | {row['p50']:.0f} | {row['p99']:.0f} |"
+        )
+    statuses = ", ".join(f"{n:,} × {status}" for status, n in fuzz["statuses"].items())
+    failures = fuzz["failures"]
+    lines += [
+        "",
+        f"`benchmarks/studio_fuzz.py`: {fuzz['requests']:,} requests of schemathesis "
+        f"{fuzz['schemathesis']} to {len(fuzz['by_operation'])} operations in "
+        f"{fuzz['seconds']:.0f} s, "
+        + ("no server error, and no answer that breaks the schema" if not failures
+           else f"{len(failures)} failures")
+        + f"; by status {statuses}.",
+    ]  # fmt: skip
+    return "\n".join(lines) + "\n"
+
+
 def results_page() -> str:
     """Every number of the paper, and ours; `linearizer reproduce --from benchmarks` is the same."""
     from linearizer.results import gathered, page
@@ -738,6 +794,7 @@ def main() -> None:
     put(DOCS / "dynamics.md", "dynamics", dynamics_table())
     put(DOCS / "attributes.md", "attributes", attributes_table())
     put(DOCS / "distill.md", "disentanglement", disentanglement_table())
+    put(DOCS / "studio.md", "studio", studio_table())
     (DOCS / "results.md").write_text(results_page())
     print("wrote results.md")
 

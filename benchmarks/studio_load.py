@@ -17,6 +17,7 @@ import json
 import os
 import random
 import signal
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -157,6 +158,28 @@ def processor_milliseconds(times: int = 40) -> dict[str, float]:
     return found
 
 
+def start_seconds(times: int = 5) -> dict[str, float]:
+    """Medians: until it listens, until it has answered with a sample, and of `import torch`."""
+    listening, sampled, importing = [], [], []
+    body = {"model": "mnist-flow", "n": 1, "seed": 0}
+    for _ in range(times):
+        begun = time.perf_counter()
+        subprocess.run([sys.executable, "-c", "import torch"], check=True)
+        importing.append(time.perf_counter() - begun)
+        begun = time.perf_counter()
+        with started(Path(tempfile.mkdtemp())) as (_, base):
+            listening.append(time.perf_counter() - begun)
+            host = base.removeprefix("http://").rstrip("/")
+            connection = http.client.HTTPConnection(host, timeout=60)
+            assert send(connection, "POST", "/api/generate", body) == 200
+            sampled.append(time.perf_counter() - begun)
+    return {
+        "listens": round(statistics.median(listening), 2),
+        "first_sample": round(statistics.median(sampled), 2),
+        "import_torch": round(statistics.median(importing), 2),
+    }
+
+
 def main(count: int = 10_000, clients: int = 4) -> None:
     asked = requests(count)
     taken = iter(range(count))
@@ -219,6 +242,7 @@ def main(count: int = 10_000, clients: int = 4) -> None:
             },
             "server_resident_mib_after_each_1000": memory,
             "server_processor_milliseconds": processor_milliseconds(),
+            "start_seconds": start_seconds(),
         },
     )
 

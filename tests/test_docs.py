@@ -33,6 +33,7 @@ def test_the_documents_quote_the_benchmarks(monkeypatch):
     attributes = (ROOT / "docs" / "attributes.md").read_text()
     assert readme_table.attributes_table() in attributes, hint
     assert readme_table.disentanglement_table() in (ROOT / "docs" / "distill.md").read_text(), hint
+    assert readme_table.studio_table() in (ROOT / "docs" / "studio.md").read_text(), hint
     assert readme_table.results_page() == (ROOT / "docs" / "results.md").read_text(), hint
     sys.modules.pop("common", None)
 

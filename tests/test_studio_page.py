@@ -481,6 +481,72 @@ def test_tabs_by_keyboard(studio):
     settled(page)
 
 
+def test_draw_by_keyboard(studio):
+    page = studio("#project?base=none")
+    blank = appears(page, "#project-once")
+    settled(page)
+    page.evaluate(
+        """() => {
+          window.said = [];
+          const line = document.querySelector("#announcer");
+          new MutationObserver(() => said.push(line.textContent)).observe(line, {childList: true});
+        }"""
+    )
+    asked = []
+    page.on("request", lambda request: asked.append(request.url))
+    pad = page.get_by_role("application", name="Drawing")
+    cursor = page.locator("#project-pad .cursor")
+    sync_api.expect(pad).to_have_accessible_description(re.compile("Arrow keys .* Space .*"))
+
+    def image():
+        return pad.evaluate("one => one.toDataURL()")
+
+    def press(*keys):
+        for key in keys:
+            page.keyboard.press(key)
+
+    empty = image()
+    assert not cursor.is_visible()
+    page.locator("#project").focus()
+    press("Tab")
+    assert pad.evaluate("one => one === document.activeElement")
+    assert pad.evaluate("one => getComputedStyle(one).outlineStyle") == "solid"
+    before, side = cursor.bounding_box(), pad.bounding_box()["height"]
+    press("ArrowUp", "Shift+ArrowUp", "Shift+ArrowUp")
+    assert before["y"] - cursor.bounding_box()["y"] == pytest.approx(side * 9 / 32, abs=1)
+    assert image() == empty and not asked  # the cursor is no part of the drawing
+
+    press("Space")
+    dot = changes(page, "#project-once", blank)
+    press(*["Shift+ArrowDown"] * 4, "ArrowDown")
+    changes(page, "#project-once", dot)
+    settled(page)
+    assert "draw=" not in page.url  # as with the mouse: once the pen is lifted
+    press("Escape", "Escape")
+    until(page, "location.hash.includes('draw=')")
+    settled(page)
+    line, one = image(), source(page, "#project-once")
+    assert [word for word in page.evaluate("said") if "Pen" in word] == ["Pen down", "Pen up"]
+    press("ArrowRight")
+    assert image() == line
+    other = studio("#" + page.url.partition("/#")[2])
+    appears(other, "#project-once")
+    settled(other)
+    assert source(other, "#project-once") == one
+    assert other.locator("#project-pad canvas").evaluate("one => one.toDataURL()") == line
+
+    press("Enter", "Shift+ArrowRight", "Tab")  # who leaves lifts the pen
+    assert page.evaluate("document.activeElement.textContent") == "Pen"
+    assert page.evaluate("said.at(-1)") == "Pen up" and not cursor.is_visible()
+    sync_api.expect(pad).to_have_accessible_name("Drawing: 2 strokes")
+    press("Tab", "Tab", "Enter")  # undo
+    sync_api.expect(pad).to_have_accessible_name("Drawing: 1 stroke")
+    assert image() == line
+    press("Tab", "Enter")  # clear
+    until(page, "document.querySelector('#project-once').src === arg", blank)
+    assert image() == empty
+
+
 @pytest.mark.skipif(not AXE.is_file(), reason="axe-core is missing: make browser installs it")
 def test_accessible(studio):
     page = studio("#algebra?model=pendulum", bypass_csp=True)  # whose laws take no time

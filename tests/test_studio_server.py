@@ -1129,6 +1129,36 @@ def test_another_name_for_this_machine_is_refused(client, host):
     error(client.get("/", headers={"host": host}), 403)
 
 
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("studio.example.org", 200),
+        ("Studio.Example.org:8443", 200),
+        ("localhost:8765", 200),
+        ("second.example", 200),
+        ("evil.studio.example.org", 403),
+        ("studio.example.org.evil", 403),
+        ("", 403),
+    ],
+)
+def test_a_name_that_is_allowed_is_answered_to(tmp_path, host, status):
+    client, _ = own(tmp_path, names=["studio.example.org", "second.example"])
+    for path in ("/", "/api/health"):
+        assert client.get(path, headers={"host": host}).status_code == status
+
+
+def test_under_an_allowed_name_other_origins_may_still_not_post(tmp_path):
+    client, _ = own(tmp_path, names=["studio.example.org"])
+
+    def asked(origin):
+        headers = {"host": "studio.example.org", "origin": origin}
+        return client.post("/api/generate", json={"model": "nothing"}, headers=headers)
+
+    error(asked("https://studio.example.org"), 404)  # let in, and told there is no such model
+    for origin in ("https://evil.example", "https://studio.example.org:8443", HERE, "null"):
+        assert "Origin" in error(asked(origin), 403)
+
+
 def test_bound_elsewhere_any_name_will_do(tmp_path):
     client, _ = own(tmp_path, local=False)
     assert client.get("/api/health", headers={"host": "studio.example"}).status_code == 200
@@ -1181,6 +1211,16 @@ def test_a_token_opens_the_studio(tmp_path):
         TestClient(client.app, base_url=HERE, cookies={"linearizer-studio": "0" * 64}).get("/api"),
         401,
     )
+
+
+@pytest.mark.parametrize(("spoken", "secure"), [("https", True), ("http", False), (None, False)])
+def test_the_cookie_of_a_page_behind_tls_is_secure(tmp_path, spoken, secure):
+    client, _ = own(tmp_path, token="a-long-secret", names=["studio.example.org"])
+    headers = {"host": "studio.example.org"}
+    if spoken:
+        headers["x-forwarded-proto"] = spoken
+    cookie = client.get("/?token=a-long-secret", headers=headers).headers["set-cookie"]
+    assert ("; Secure" in cookie) == secure
 
 
 # -- the page and its papers -------------------------------------------------------------------
@@ -1285,6 +1325,10 @@ def test_a_port_in_use_is_one_sentence():
         (["--token", " a-long-secret"], "printable ASCII without spaces"),
         (["--token", "a-long\nsecret"], "printable ASCII without spaces"),
         (["--host", "no.such.host.invalid"], "cannot listen on"),
+        (["--allow-host", ""], "a name such as studio.example.org"),
+        (["--allow-host", "https://studio.example.org"], "without scheme, port, path or spaces"),
+        (["--allow-host", "studio.example.org/a"], "without scheme, port, path or spaces"),
+        (["--allow-host", "a b", "--allow-host", "good"], "got 'a b'"),
         (["--runs", "FILE"], "expected a folder of runs"),
     ],
 )
@@ -1361,6 +1405,25 @@ def test_it_serves_on_a_real_port_and_stops(tmp_path, token):
     assert process.returncode in (0, 130), errors
     assert "Traceback" not in errors
     assert ("can be reached from other machines" in errors) == (token is not None)
+
+
+def test_an_allowed_name_without_a_token_is_warned_of(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "linearizer.cli", "serve", "--port", "0", "--runs", str(tmp_path),
+         "--allow-host", "Studio.example.org", "--allow-host", "second.example"],
+        stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    try:
+        line = process.stdout.readline()
+        assert line.startswith("the studio is at http://127.0.0.1:"), process.stderr.read()
+        request = urllib.request.Request(line.split()[4] + "api/health")
+        request.add_header("host", "studio.example.org")
+        with urllib.request.urlopen(request) as answer:
+            assert answer.status == 200
+    finally:
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert "anyone who can reach studio.example.org, second.example may use the studio" in errors
 
 
 def test_a_catalogue_of_a_folder_that_is_itself_a_run(tmp_path):

@@ -1552,6 +1552,14 @@ def serve(
         str | None,
         typer.Option(envvar="LINEARIZER_TOKEN", help="what clients must know", show_default="none"),
     ] = None,
+    allow_host: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME",
+            help="answer to this name too, as behind a proxy on this machine; may be repeated",
+            show_default="none",
+        ),
+    ] = None,
     open_: Annotated[bool, typer.Option("--open", help="open the page in a browser")] = False,
     threads: Annotated[
         int, typer.Option(min=1, help="threads of torch; more help where cores are idle")
@@ -1572,8 +1580,9 @@ def serve(
         )
     if runs.exists() and not runs.is_dir():
         raise ValueError(f"serve: expected a folder of runs, but {runs} is a file.")
-    from .web.listening import is_loopback, listen
+    from .web.listening import host_name, is_loopback, listen
 
+    names = [host_name(name) for name in allow_host or ()]
     at = listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{at.getsockname()[1]}/" + (f"?token={quote(token)}" if token else "")
@@ -1584,6 +1593,11 @@ def serve(
             if token
             else f"warning: anyone who can reach {host} may use the studio and see your runs, "
             "as there is no token. Add --token, or leave --host out."
+        )
+    elif names and not token:
+        _note(
+            f"warning: anyone who can reach {', '.join(names)} may use the studio and see your "
+            "runs, as there is no token. Add --token, or leave --allow-host out."
         )
 
     def ready() -> None:
@@ -1596,7 +1610,7 @@ def serve(
 
     from .web.server import serve as run
 
-    run(at, host, runs, token, threads, ready)
+    run(at, host, runs, token, names, threads, ready)
 
 
 def _json(value: Any) -> None:

@@ -149,7 +149,7 @@ _SPRITES = {
 }  # fmt: skip
 #: Muon leaves less error than Adam in the same time.
 _LONG = {
-    "optimizer": "muon", "steps": 8000, "rate": 8e-3, "warmup": 200, "ema": 0.995,
+    "optimizer": "muon", "steps": 4000, "rate": 8e-3, "warmup": 200, "ema": 0.995,
     "validate_every": 1000, "checkpoint_every": 500,
 }  # fmt: skip
 

@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import json
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from http.cookies import SimpleCookie
 from urllib.parse import parse_qs, urlsplit
@@ -60,11 +60,14 @@ class Guard:
     Arguments:
         local: Whether the studio listens on loopback alone; then Host must name this machine, so
             that no other page can reach it under a name of its own.
+        names: Hosts beside this machine's own, in small letters, as a proxy passes them on.
         token: What clients must know, or None.
     """
 
-    def __init__(self, app: ASGIApp, gate: Gate, local: bool, token: str | None) -> None:
-        self.app, self.gate, self.local = app, gate, local
+    def __init__(
+        self, app: ASGIApp, gate: Gate, local: bool, names: Sequence[str], token: str | None
+    ) -> None:
+        self.app, self.gate, self.local, self.names = app, gate, local, names
         self.token = None if token is None else token.encode()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -93,7 +96,7 @@ class Guard:
             headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
             self._place(scope, headers)
             if self._known(scope, headers):
-                cookie = self._cookie(scope)
+                cookie = self._cookie(scope, headers)
             client = (scope.get("client") or ("",))[0]
             # The page's own files are many and no work.
             with (
@@ -113,8 +116,13 @@ class Guard:
 
     def _place(self, scope: Scope, headers: dict[str, str]) -> None:
         host = headers.get("host", "")
-        if self.local and not is_loopback(_name(host)):
-            raise Refusal(403, "Host: expected the name of this machine, localhost or 127.0.0.1.")
+        name = _name(host)
+        if self.local and not is_loopback(name) and name not in self.names:
+            raise Refusal(
+                403,
+                "Host: expected the name of this machine, localhost or 127.0.0.1, or one that "
+                "--allow-host names.",
+            )
         if not _is_api(scope):
             return
         if headers.get("sec-fetch-site") == "cross-site":
@@ -157,8 +165,10 @@ class Guard:
         assert self.token is not None
         return hmac.new(self.token, b"studio", hashlib.sha256).hexdigest().encode()
 
-    def _cookie(self, scope: Scope) -> bytes:
-        secure = b"; Secure" if scope.get("scheme") == "https" else b""
+    def _cookie(self, scope: Scope, headers: dict[str, str]) -> bytes:
+        # A proxy's word may be forged, but here it can only make the cookie stricter.
+        spoken = (scope.get("scheme"), headers.get("x-forwarded-proto", "").lower())
+        secure = b"; Secure" if "https" in spoken else b""
         return (
             COOKIE.encode()
             + b"="

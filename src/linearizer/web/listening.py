@@ -3,9 +3,10 @@ r"""An address to listen on, without torch, so that a wrong one is told at once.
 from __future__ import annotations
 
 import ipaddress
+import re
 import socket
 
-__all__ = ["is_loopback", "listen"]
+__all__ = ["host_name", "is_loopback", "listen"]
 
 
 def is_loopback(host: str) -> bool:
@@ -14,6 +15,16 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return host == "localhost" or host.endswith(".localhost")
+
+
+def host_name(given: str) -> str:
+    """A name as a Host header has it, in small letters, or an error in one sentence."""
+    if not re.fullmatch(r"[\w-]+(\.[\w-]+)*", given, re.ASCII):
+        raise ValueError(
+            "serve: --allow-host expects a name such as studio.example.org, without scheme, port, "
+            f"path or spaces, got {given!r}."
+        )
+    return given.lower()
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -7,7 +7,7 @@ import json
 import logging
 import socket
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Any
@@ -84,6 +84,7 @@ def create_app(
     limits: Limits | None = None,
     token: str | None = None,
     local: bool = True,
+    names: Sequence[str] = (),
     warm: bool = False,
 ) -> FastAPI:
     """The studio as an ASGI app.
@@ -91,6 +92,7 @@ def create_app(
     Arguments:
         runs: Folder of the user's runs; nothing else is read but the shipped models.
         local: Whether it is bound to loopback, where Host must name this machine.
+        names: Hosts to answer to beside it, as `host_name` writes them.
         warm: Open the models of the first tab in the background.
     """
     limits = limits or Limits()
@@ -113,7 +115,7 @@ def create_app(
         title="Linearizer studio", version=__version__, docs_url=None, redoc_url=None,
         lifespan=life, responses=_REFUSALS, default_response_class=Json,
     )  # fmt: skip
-    app.add_middleware(Guard, gate=gate, local=local, token=token)
+    app.add_middleware(Guard, gate=gate, local=local, names=names, token=token)
     app.state.gate, app.state.answers = gate, answers
     _errors(app, runs)
 
@@ -318,6 +320,7 @@ def serve(
     host: str,
     runs: Path,
     token: str | None,
+    names: Sequence[str],
     threads: int,
     ready: Callable[[], None],
 ) -> None:
@@ -327,7 +330,7 @@ def serve(
     from .connections import Prompt
 
     torch.set_num_threads(threads)
-    app = create_app(runs, token=token, local=is_loopback(host), warm=True)
+    app = create_app(runs, token=token, local=is_loopback(host), names=names, warm=True)
     config = uvicorn.Config(
         app, log_level="warning", access_log=False, server_header=False, timeout_keep_alive=20,
         limit_concurrency=200, timeout_graceful_shutdown=3, proxy_headers=False, http=Prompt,

@@ -64,10 +64,10 @@ export function within(text, lo, hi, usual) {
 
 let speaking;
 
-/** Say it once things are quiet, so that a drag is not read out frame by frame. */
-export function announce(text) {
+/** Say it once things are quiet, so that a drag is not read out frame by frame; 0 says it at once. */
+export function announce(text, quiet = 700) {
   clearTimeout(speaking);
-  speaking = setTimeout(() => ($("announcer").textContent = text), 700);
+  speaking = setTimeout(() => ($("announcer").textContent = text), quiet);
 }
 
 // ── requests ───────────────────────────────────────────────────────────────────────────────────

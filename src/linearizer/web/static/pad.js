@@ -1,5 +1,5 @@
 // A canvas to draw on, white on black as MNIST, at ten times the model's pixels.
-import { make } from "./kit.js";
+import { announce, make } from "./kit.js";
 
 // Places on the canvas are whole numbers of 12 bits, so that a drawing in the address is the very
 // drawing that was made: two characters for each. Of a long drawing it has fewer points.
@@ -7,6 +7,11 @@ const LETTERS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-
 const FINE = 4095;
 /** Longest drawing, in characters, that is put into the address. */
 const LONGEST = 2400;
+/** Width of a stroke, and a step of the arrow keys, where the pad is 32 wide. */
+const PEN = 2.5, ERASER = 5, STEP = 1, LONG_STEP = 4;
+const ARROWS = { ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, -1], ArrowDown: [0, 1] };
+
+const inside = (v) => Math.min(FINE, Math.max(0, Math.round(v)));
 
 /** The ends of a stroke, and between them points that are so far apart. */
 function thinned(points, apart) {
@@ -45,7 +50,12 @@ export class Pad {
     this.strokes = [];
     this.base = null;
     this.erasing = false;
-    this.canvas = make("canvas", { role: "img", "aria-label": label });
+    /** Where the arrow keys are; an element over the canvas shows it, as it is not part of the drawing. */
+    this.at = [inside(FINE / 2), inside(FINE / 2)];
+    this.cursor = make("span", { class: "cursor", "aria-hidden": "true" });
+    const keys = make("p", { class: "hint keys", id: `${host.id}-keys`, textContent: "Arrow keys move, with Shift further; Space puts the pen down and up." });
+    // An application, so that screen readers leave the arrow keys to it.
+    this.canvas = make("canvas", { role: "application", "aria-label": label, "aria-roledescription": "drawing pad", "aria-describedby": keys.id, tabIndex: 0 });
     this.label = label;
     this.pen = this.canvas.getContext("2d", { willReadFrequently: true });
     const tool = (name, click, more = {}) => make("button", { type: "button", textContent: name, onclick: click, ...more });
@@ -56,10 +66,12 @@ export class Pad {
     host.classList.add("pad");
     this.tools = make("div", { class: "tools", role: "group", "aria-label": "Drawing tools" }, this.penButton, this.eraserButton, undo, clear);
     this.note = make("p", { class: "hint", role: "status", hidden: true, textContent: "This drawing has too many strokes to be part of a link." });
-    host.append(this.canvas, this.tools, this.note);
+    host.append(make("div", { class: "paper" }, this.canvas, this.cursor), keys, this.tools, this.note);
     this.canvas.addEventListener("pointerdown", (event) => this.#down(event));
     this.canvas.addEventListener("pointermove", (event) => this.#move(event));
     for (const name of ["pointerup", "pointercancel"]) this.canvas.addEventListener(name, () => this.#up());
+    this.canvas.addEventListener("keydown", (event) => this.#key(event));
+    this.canvas.addEventListener("blur", () => this.#lift());
     this.fit([1, 32, 32]);
   }
 
@@ -141,11 +153,12 @@ export class Pad {
     this.erasing = erasing;
     this.penButton.setAttribute("aria-pressed", String(!erasing));
     this.eraserButton.setAttribute("aria-pressed", String(erasing));
+    this.#point();
   }
 
   #place(event) {
     const box = this.canvas.getBoundingClientRect();
-    const at = (v, from, length) => Math.min(FINE, Math.max(0, Math.round(((v - from) / length) * FINE)));
+    const at = (v, from, length) => inside(((v - from) / length) * FINE);
     return [at(event.clientX, box.left, box.width), at(event.clientY, box.top, box.height)];
   }
 
@@ -153,22 +166,60 @@ export class Pad {
     if (event.button > 0) return;
     event.preventDefault();
     this.canvas.setPointerCapture(event.pointerId);
-    this.stroke = { erase: this.erasing, points: [this.#place(event)] };
-    this.strokes.push(this.stroke);
-    this.#draw();
-    this.changed(false);
+    this.#begin(this.#place(event));
   }
 
   #move(event) {
     if (!this.stroke) return;
     const events = event.getCoalescedEvents?.() ?? [];
+    this.#reach((events.length ? events : [event]).map((each) => this.#place(each)));
+  }
+
+  #key(event) {
+    if (event.ctrlKey || event.altKey || event.metaKey) return;
+    const arrow = ARROWS[event.key];
+    if (arrow) {
+      const step = ((event.shiftKey ? LONG_STEP : STEP) / 32) * FINE;
+      this.at = this.at.map((v, i) => inside(v + step * arrow[i]));
+      if (this.stroke) this.#reach([this.at]);
+      this.#point();
+    } else if (event.key === "Escape") {
+      this.#lift();
+    } else if (event.key === " " || event.key === "Enter") {
+      if (!event.repeat) this.stroke ? this.#lift() : this.#lower();
+    } else {
+      return;
+    }
+    event.preventDefault();
+  }
+
+  #lower() {
+    announce("Pen down", 0);
+    this.#begin(this.at);
+  }
+
+  #lift() {
+    if (!this.stroke) return;
+    announce("Pen up", 0);
+    this.#up();
+  }
+
+  #begin(place) {
+    this.at = place;
+    this.stroke = { erase: this.erasing, points: [place] };
+    this.strokes.push(this.stroke);
+    this.#draw();
+    this.changed(false);
+  }
+
+  #reach(places) {
     let grown = false;
-    for (const each of events.length ? events : [event]) {
-      const place = this.#place(each);
+    for (const place of places) {
       const last = this.stroke.points.at(-1);
       // Half a pixel of the model is as fine as a stroke needs to be.
       if (Math.hypot(place[0] - last[0], place[1] - last[1]) * this.shape[2] < 0.5 * FINE) continue;
       this.stroke.points.push(place);
+      this.at = place;
       grown = true;
     }
     if (!grown) return;
@@ -183,8 +234,18 @@ export class Pad {
     this.changed(true);
   }
 
+  /** Show the cursor where it is, as wide as its stroke would be. */
+  #point() {
+    this.cursor.style.left = `${(100 * this.at[0]) / FINE}%`;
+    this.cursor.style.top = `${(100 * this.at[1]) / FINE}%`;
+    this.cursor.style.width = `${(100 * (this.erasing ? ERASER : PEN)) / 32}%`;
+    this.cursor.classList.toggle("down", Boolean(this.stroke));
+  }
+
   #draw() {
     const { pen, canvas, scale } = this;
+    if (!this.strokes.includes(this.stroke)) this.stroke = null; // undone, or another drawing
+    this.#point();
     pen.globalCompositeOperation = "source-over";
     pen.fillStyle = "#000";
     pen.fillRect(0, 0, canvas.width, canvas.height);
@@ -197,7 +258,7 @@ export class Pad {
     const wide = (this.shape[2] / 32) * scale;
     for (const { erase, points } of this.strokes) {
       pen.strokeStyle = erase ? "#000" : "#fff";
-      pen.lineWidth = (erase ? 5 : 2.5) * wide;
+      pen.lineWidth = (erase ? ERASER : PEN) * wide;
       pen.beginPath();
       const [first, ...rest] = points.map(far);
       pen.moveTo(...first);
@@ -206,7 +267,8 @@ export class Pad {
         pen.quadraticCurveTo(...last, (last[0] + place[0]) / 2, (last[1] + place[1]) / 2);
         last = place;
       }
-      pen.lineTo(...last);
+      // A line of no length is not drawn, but a dot is to be.
+      pen.lineTo(last[0] + (rest.length ? 0 : 0.01), last[1]);
       pen.stroke();
     }
     const count = this.strokes.length;

@@ -16,7 +16,7 @@ export class Source {
     roll.innerHTML = $("generate-dice").innerHTML;
     this.seedRow = make("div", { class: "row" }, make("label", { for: `${id}-seed`, textContent: "Seed" }), this.seed, roll);
     this.shown = make("img", { class: "picture shown", alt: "", hidden: true });
-    const padHost = make("div", { hidden: true });
+    const padHost = make("div", { id: `${id}-pad`, hidden: true });
     this.padHost = padHost;
     this.pad = new Pad(padHost, `Drawing of ${field.querySelector("legend").textContent}`, (done) => this.changed(false, done));
     this.file = make("input", { type: "file", id: `${id}-file`, accept: "image/*", class: "visually-hidden" });
