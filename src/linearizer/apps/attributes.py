@@ -243,8 +243,8 @@ APP = App(
             "data": {"name": "celeba"},
             "model": _FACES,
             "training": {
-                "steps": 3500, "batch": 64, "rate": 2e-3, "beta2": 0.99, "ema": 0.998,
-                "weight_decay": 0.05, "warmup": 100, "validate_every": 500,
+                "optimizer": "muon", "steps": 1600, "batch": 64, "rate": 4e-3, "beta2": 0.99,
+                "ema": 0.998, "weight_decay": 0.05, "warmup": 100, "validate_every": 500,
                 "checkpoint_every": 500,
             },
         },

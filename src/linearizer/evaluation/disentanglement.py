@@ -184,6 +184,8 @@ def _distilled(
     run = out / f"{spec}-{number}"
     training = {"seed": number, "tensorboard": False, "steps": _steps(spec, steps)}
     flags: dict[str, dict[str, Any]] = {"data": {"teacher": spec}, "training": training}
+    if steps is not None:  # of the decoder, too
+        flags["model"] = {"refine": steps}
     done = execute(plan("disentangle", preset="dsprites", flags=flags), run, root=root,
                    resume=True, progress=False)  # fmt: skip
     return {"r2": _r2(run, root), "seconds": done.seconds, "steps": done.step,
