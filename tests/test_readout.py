@@ -119,6 +119,20 @@ def test_settling_leaves_the_map_as_it_was(name):
         assert torch.allclose(model()(model().source.zero()), model().target.zero(), atol=1e-8)
 
 
+def test_outputs_that_depend_on_each_other_are_settled_well_conditioned():
+    model, source = classes("encoder"), data.load("digits")
+    with torch.no_grad():
+        model.read.weight[1] = model.read.weight[0] * (1 + 1e-9)
+    x = digits().x.to(model.read.weight)
+    before = model()(x)
+    attributes.finish(model, source)
+    S = torch.linalg.svdvals(model.read.weight)
+    assert S[-1] / S[0] > 2.9e-3
+    assert 0 < (model()(x) - before).abs().max() < 3e-2 * before.std()
+    f = model()
+    assert torch.allclose(f(f.pinv()(f(x))), f(x))
+
+
 def test_settled_scores_of_classes_are_their_means():
     model, source = classes("encoder"), data.load("digits")
     attributes.finish(model, source)

@@ -31,6 +31,9 @@ __all__ = ["Readout", "ReadoutConfig", "spectrum"]
 
 #: Weight of what a decoder misses.
 DECODE = 5.0
+#: Least singular value of a core that is settled, as a share of the largest: one that f† in float32
+#: does not yet take for zero.
+LEAST = 3e-3
 
 
 class ReadoutConfig(Settings):
@@ -252,7 +255,8 @@ class Readout(nn.Module):
     def settle(self, data: Any, count: int = 20_000) -> None:
         r"""Turn and scale u to mean 0 and covariance I on the data, with f as it was.
 
-        u = L z + μ makes A u = (A L) z + A μ; A μ goes into the last layer on the outputs.
+        u = L z + μ makes A u = (A L) z + A μ; A μ goes into the last layer on the outputs. Singular
+        values of A below 0.003 of the largest become that, so that f† is well conditioned.
         """
         if not self.encodes:
             return
@@ -265,6 +269,9 @@ class Readout(nn.Module):
             last.initialized.fill_(False)
         last.initialize(u)
         self._absorb(last)
+        # Outputs that depend on each other all but exactly would make rounding large in f†.
+        U, S, Vh = torch.linalg.svd(self.weight.double(), full_matrices=False)
+        self.weight.copy_(U @ (S.clamp_min(LEAST * S[0])[:, None] * Vh))
 
     def _absorb(self, last: Any, back: bool = False) -> None:
         A = self.weight.double()
