@@ -32,6 +32,7 @@ from linearizer.runs import drawn_points, opened
 from linearizer.sampling import Steps
 from linearizer.web.catalogue import Catalogue, Kept, without_paths
 from linearizer.web.limits import Limits
+from linearizer.web.listening import listen
 from linearizer.web.server import create_app
 
 HERE = "http://127.0.0.1:8765"
@@ -1305,6 +1306,27 @@ def test_help_is_there_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and "--token" in done.stdout, done.stderr
+
+
+def test_what_is_accepted_is_sent_at_once():
+    """asyncio turns Nagle's algorithm off for sockets that say that they are of TCP."""
+
+    async def nodelay():
+        reached = asyncio.get_running_loop().create_future()
+
+        class Accepting(asyncio.Protocol):
+            def connection_made(self, transport):
+                reached.set_result(transport.get_extra_info("socket").getsockopt(
+                    socket.IPPROTO_TCP, socket.TCP_NODELAY))  # fmt: skip
+
+        with listen("127.0.0.1", 0) as at:
+            server = await asyncio.get_running_loop().create_server(Accepting, sock=at)
+            with socket.create_connection(at.getsockname()[:2]):
+                found = await asyncio.wait_for(reached, 30)
+            server.close()
+        return found
+
+    assert asyncio.run(nodelay())
 
 
 def test_a_port_in_use_is_one_sentence():

@@ -30,8 +30,12 @@ def host_name(given: str) -> str:
 def listen(host: str, port: int) -> socket.socket:
     """A socket on that address, or an error in one sentence."""
     try:
-        family, kind, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0]
-        found = socket.socket(family, kind)
+        family, kind, protocol, _, address = socket.getaddrinfo(
+            host, port, type=socket.SOCK_STREAM
+        )[0]
+        # With its protocol: asyncio sends at once (TCP_NODELAY) only where that says TCP, and
+        # otherwise every answer waits 40 ms for the client's acknowledgement.
+        found = socket.socket(family, kind, protocol)
         try:
             found.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             found.bind(address)
