@@ -43,8 +43,9 @@ def offered(schema: dict[str, Any]) -> dict[str, Any]:
     """The schema with names and images to choose from."""
 
     def choose(field: dict[str, Any], values: list[str]) -> None:
+        optional = {"type": "null"} in field.get("anyOf", ())
         field.clear()
-        field["enum"] = values
+        field["enum"] = [*values, *([None] if optional else [])]
 
     for kind, body in schema["components"]["schemas"].items():
         fields = body.get("properties", {})

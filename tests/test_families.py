@@ -219,6 +219,22 @@ def test_a_common_eigenbasis_gives_what_the_steps_give_in_either_precision(solve
         assert float((once - many).norm() / many.norm()) < tolerance
 
 
+@pytest.mark.parametrize("rest", [0.0, 0.3])
+def test_an_exponential_loop_over_an_eigenbasis_is_that_of_matrices(rest):
+    class Matrices(Family):
+        def forward(self, c):
+            return family(c)
+
+        def step(self, t0, t1):
+            return family.step(t0, t1)
+
+    Q = torch.linalg.qr(torch.randn(9, 3))[0]
+    family = GaussianVelocity(Q, torch.tensor([2.0, 0.5, 0.0]), rest)
+    z = torch.randn(4, 9)
+    found = integrate(family, z, "exponential", 7)
+    close(found, integrate(Matrices(), z, "exponential", 7), 1e-12)
+
+
 def test_rows_of_zeros_need_not_be_stored():
     Q = torch.linalg.qr(torch.randn(6, 3))[0]
     wide = torch.nn.functional.pad(Q, (0, 0, 0, 4))
