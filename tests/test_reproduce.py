@@ -86,8 +86,15 @@ def test_what_is_done_is_not_done_again(small, tmp_path, monkeypatch):
 
 
 def test_a_stop_between_training_and_measuring_keeps_the_training(small, tmp_path, monkeypatch):
+    minutes = []
+
     def stopped(*arguments):
+        minutes.append(arguments[-1])
         raise KeyboardInterrupt
+
+    def again(*arguments):
+        minutes.append(arguments[-1])
+        return measured(*arguments)
 
     with monkeypatch.context() as patch:
         bad = Scale({"attributes": (recipe()._replace(measure=stopped),)}, {}, {}, steps=3)
@@ -95,10 +102,11 @@ def test_a_stop_between_training_and_measuring_keeps_the_training(small, tmp_pat
         with pytest.raises(KeyboardInterrupt):
             reproduce.reproduce(["attributes"], "tiny", tmp_path)
     assert json.loads((tmp_path / "state.json").read_text())["done"] == ["digits trained"]
-    good = Scale({"attributes": (recipe(),)}, {}, {}, steps=3)
+    good = Scale({"attributes": (recipe()._replace(measure=again),)}, {}, {}, steps=3)
     monkeypatch.setitem(SCALES, "tiny", good)
     monkeypatch.setattr(reproduce.runs, "execute", None)
     assert reproduce.reproduce(["attributes"], "tiny", tmp_path)["problems"] == {}
+    assert minutes[0] == minutes[1]  # so that a baseline of equal time is known again
 
 
 def test_a_lost_file_begins_its_part_anew(small, tmp_path, monkeypatch):

@@ -315,7 +315,10 @@ class _Work:
             result = runs.execute(_planned(recipe, self.steps), run, root=self.root, resume=True,
                                   progress=self.progress, say=self.say)  # fmt: skip
             run_page(run, result, self.root, self.say)
-            row = {"minutes": result.seconds / 60, "steps": result.step, "machine": machine()}
+            # Rounded as it is kept, so that what is measured for as long is known again.
+            row = rounded(
+                {"minutes": result.seconds / 60, "steps": result.step, "machine": machine()}
+            )
             before = {**before, recipe.name: row}
             self._put("shipped", before, False)
             self._finished(f"{recipe.name} trained")
