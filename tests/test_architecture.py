@@ -30,6 +30,7 @@ ORDER = [
     "export",
     "checkpoint",
     "metrics",
+    "boosting",
     "disentanglement",
     "listing",
     "hub",

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from linearizer import disentanglement
+from linearizer import boosting, disentanglement
 from linearizer.data import Sprites
 from linearizer.disentanglement import (
     Scores,
@@ -208,16 +208,6 @@ def test_disentanglement_and_completeness_by_hand():
     assert concentration(torch.zeros(2, 2)) == 0
 
 
-def test_importances_are_not_negative_by_rounding(monkeypatch):
-    from sklearn.ensemble import GradientBoostingClassifier
-
-    shares = property(lambda self: np.array([1.0, 0.0, -1e-16]))
-    monkeypatch.setattr(GradientBoostingClassifier, "feature_importances_", shares)
-    found = dci(grid(), SIZES, train=50, test=50, workers=1)
-    assert torch.equal(found.importance, torch.eye(3)[0][:, None].expand(3, 3))
-    assert found[:2] == pytest.approx((0, 1))
-
-
 def test_the_factors_may_be_shared_out_to_processes():
     z = grid() @ TURN
     one, two = (dci(z, SIZES, train=100, test=100, workers=n) for n in (1, 2))
@@ -231,17 +221,16 @@ def test_the_protocol_is_the_stated_one(monkeypatch):
     from sklearn.ensemble import GradientBoostingClassifier
     from sklearn.svm import LinearSVC
 
-    fits = {LinearSVC: [], GradientBoostingClassifier: []}
+    machines, trees = [], []
     calls = {"_votes": [], "_split": []}
 
-    def spy_on_fit(kind, fit):
-        def spy(self, x, y):
-            fits[kind].append((self.get_params(), x, y))
-            if kind is GradientBoostingClassifier:
-                self.set_params(n_estimators=1)
-            return fit(self, x, y)
+    def fit(self, x, y, usual=LinearSVC.fit):
+        machines.append((self.get_params(), x, y))
+        return usual(self, x, y)
 
-        monkeypatch.setattr(kind, "fit", spy)
+    def boost(x, y, x_test, usual=disentanglement.boost, **settings):
+        trees.append((settings, x, y))
+        return usual(x, y, x_test, stages=1)
 
     def spy_on_call(name, function):
         def spy(*arguments):
@@ -250,8 +239,8 @@ def test_the_protocol_is_the_stated_one(monkeypatch):
 
         monkeypatch.setattr(disentanglement, name, spy)
 
-    for kind in fits:
-        spy_on_fit(kind, kind.fit)
+    monkeypatch.setattr(LinearSVC, "fit", fit)
+    monkeypatch.setattr(disentanglement, "boost", boost)
     for name in calls:
         spy_on_call(name, getattr(disentanglement, name))
     scores(grid(), SIZES, 7, workers=1)
@@ -259,13 +248,20 @@ def test_the_protocol_is_the_stated_one(monkeypatch):
     variance = torch.from_numpy(calls["_votes"][0][2])
     assert torch.allclose(variance, torch.full((3,), 59 / 60), atol=0.04)  # many samples
     assert [c[4:6] for c in calls["_split"]] == [(10_000, 5_000), (10_000, 5_000)]
-    machines, trees = fits.values()
     for parameters, x, y in machines:
         assert (parameters["C"], parameters["class_weight"]) == (0.01, "balanced")
         assert x.shape == (10_000, 1) and y.shape == (10_000,)
     assert len(machines) == 9
-    for parameters, x, y in trees:
-        assert parameters == {**GradientBoostingClassifier().get_params(), "random_state": 7}
+    usual = GradientBoostingClassifier().get_params()
+    defaults = boosting.boost.__kwdefaults__
+    for ours, theirs in {
+        "stages": "n_estimators",
+        "rate": "learning_rate",
+        "depth": "max_depth",
+    }.items():
+        assert defaults[ours] == usual[theirs]
+    for settings, x, y in trees:
+        assert settings == {"seed": 7}
         assert x.shape == (10_000, 3) and y.shape == (10_000,)
     assert [len(set(y)) for _, _, y in trees] == [5, 4, 3]  # the longest first
     assert not np.array_equal(machines[0][1][:, 0], trees[0][1][:, 0])  # samples of its own

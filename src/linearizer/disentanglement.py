@@ -18,6 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from .boosting import boost
 from .draws import mix
 
 if TYPE_CHECKING:
@@ -209,8 +210,9 @@ def dci(
 ) -> DCI:
     r"""D = Σᵢ ρᵢ (1 − H(Rᵢ.)), C = Σⱼ ρⱼ (1 − H(R.ⱼ)), I = mean test accuracy over factors.
 
-    R, codes × factors, has the feature importances of one ``GradientBoostingClassifier`` for each
-    factor; ``concentration`` says what ρ and H are. D is 1 if each code knows one factor only, C
+    R, codes × factors, has the importances of each code in boosted trees for each factor, those of
+    scikit-learn's default ``GradientBoostingClassifier`` (see ``boosting.boost``);
+    ``concentration`` says what ρ and H are. D is 1 if each code knows one factor only, C
     if one code alone knows each factor.
 
     Paper: Eastwood, Williams, *A Framework for the Quantitative Evaluation of Disentangled
@@ -250,11 +252,8 @@ def _boost(
     x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray, seed: int
 ) -> tuple[np.ndarray, float]:
     """Importance of each code for one factor, (codes,), and the accuracy on test samples."""
-    from sklearn.ensemble import GradientBoostingClassifier
-
-    trees = GradientBoostingClassifier(random_state=seed).fit(x, y)
-    shares = trees.feature_importances_.clip(min=0)  # rounding may leave −1e-16
-    return shares, float((trees.predict(x_test) == y_test).mean())
+    found = boost(x, y, x_test, seed=seed)
+    return found.importance, float((found.predicted == y_test).mean())
 
 
 def concentration(importance: Tensor) -> float:
