@@ -520,20 +520,21 @@ def attributes_row() -> list[tuple[str, str, str]]:
 
 def distilled_row() -> list[tuple[str, str, str]]:
     found = read("disentanglement")
-    students = {k: v for k, v in found["rows"].items() if k.startswith("Linearizer-")}
-    r2 = [row["r2"] for row in students.values()]
-    gaps = [
-        abs(row[column][0] - found["rows"][name.removeprefix("Linearizer-")][column][0])
-        for name, row in students.items()
-        for column in SCORES
-    ]
+    rows = found["rows"]
+    parts = []
+    for ending, words in (("", "from nothing"), (", same layers", "with the teacher's layers")):
+        students = {n: f"Linearizer-{n}{ending}" for n in ("VAE", "FactorVAE", "BetaH")}
+        r2 = [rows[student]["r2"] for student in students.values()]
+        gaps = [abs(rows[student][column][0] - rows[teacher][column][0])
+                for teacher, student in students.items() for column in SCORES]  # fmt: skip
+        parts.append(f"{words}: {min(r2):.4f} to {max(r2):.4f}, {max(gaps):.3f}")
     return [
         (
             "encoders of a VAE, a FactorVAE and a β-VAE of dSprites, distilled: R² on held-out "
-            "images; largest difference of a FactorVAE, SAP or DCI score to the teacher's",
+            "images; largest difference of a FactorVAE, SAP or DCI score to the teacher's "
+            f"({found['seeds']} seeds)",
             "`linearizer evaluate disentanglement`",
-            f"{min(r2):.3f} to {max(r2):.3f}; {max(gaps):.3f} ({found['seeds']} "
-            f"seed{'s' if found['seeds'] > 1 else ''})",
+            "; ".join(parts),
         )
     ]
 

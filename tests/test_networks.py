@@ -17,6 +17,7 @@ from torch import nn
 from laws import close
 from linearizer.data import Arrays, Distilled, Images, Sprites, Windows, load_arrays
 from linearizer.export import _quiet
+from linearizer.nets import described
 from linearizer.networks import Network, load_network
 from linearizer.teachers import ENCODERS, Burgess, load_encoder
 
@@ -88,6 +89,11 @@ def test_the_encoder_is_that_of_the_paper(side, layers):
     h = F.linear(h, w["mu_logvar_gen.weight"], w["mu_logvar_gen.bias"])
     mean, _ = h.view(-1, 3, 2).unbind(-1)
     close(net(x), mean)
+    close(net(x), h[:, 0::2])
+    close(net.chain()(x), net(x))
+    assert len(described(net.chain())) == 2 * layers + 6
+    with torch.no_grad():
+        net.chain()[0].weight.zero_()  # a copy
     close(net(x), h[:, 0::2])
 
 

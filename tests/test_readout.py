@@ -16,7 +16,7 @@ from linearizer.baselines import ResNet18
 from linearizer.draws import Draw
 from linearizer.evaluation import attributes as evaluated
 from linearizer.evaluation.attributes import accuracies, linear_probes
-from linearizer.nets import EigenImages, Norm, ResNet, batch_statistics
+from linearizer.nets import EigenImages, Layers, Norm, ResNet, batch_statistics, described
 
 disentanglement_table = importlib.import_module("linearizer.evaluation.disentanglement")
 
@@ -413,6 +413,68 @@ def test_distill_takes_a_module_and_a_tensor(tmp_path):
         lz.distill(net, x, size=3)
 
 
+def small_network():
+    torch.manual_seed(2)
+    return nn.Sequential(
+        nn.Conv2d(1, 6, 3, padding=1, bias=False), nn.SiLU(), nn.AvgPool2d(2), nn.Dropout(0.3),
+        nn.Sequential(nn.Flatten(), nn.Linear(6 * 64, 12), nn.LeakyReLU(0.2), nn.Linear(12, 3)),
+        nn.Sigmoid(),
+    ).float()  # fmt: skip
+
+
+def test_a_chain_of_layers_is_built_anew():
+    net = small_network().double().eval()
+    layers = described(net)
+    kinds = "Conv2d SiLU AvgPool2d Flatten Linear LeakyReLU Linear Sigmoid"
+    assert [one["kind"] for one in layers] == kinds.split()
+    x = torch.rand(4, 1, 16, 16)
+    anew = Layers(json.loads(json.dumps(layers)), (1, 16, 16), 3).take(net)
+    assert torch.allclose(anew(x), net(x))
+    mean = torch.rand(256)
+    anew.initialize(mean, lambda y: y @ torch.tensor([[1.0, 2, 0], [0, 1, 0], [3, 0, 1]]) - 5)
+    y = net(x)
+    wanted = torch.stack([y[:, 0] + 3 * y[:, 2], 2 * y[:, 0] + y[:, 1], y[:, 2]], 1) - 5
+    assert torch.allclose(anew(x - mean.reshape(1, 16, 16)), wanted)
+    for other in (nn.Linear(3, 2), nn.Sequential(nn.BatchNorm1d(3)), nn.Sequential(nn.Flatten(0)),
+                  nn.Sequential(nn.Conv2d(1, 1, 3, padding_mode="circular"))):  # fmt: skip
+        assert described(other) == ()
+    for wrong in ([], [{"kind": "Module"}], [{"kind": "ReLU", "inplace": True}], [{}]):
+        with pytest.raises(ValueError, match="Layers: expected"):
+            Layers(wrong, (1, 16, 16), 2)
+
+
+def test_a_network_with_the_same_layers_starts_as_it(tmp_path):
+    net = small_network()
+    x = torch.rand(300, 1, 16, 16, generator=torch.Generator().manual_seed(3)).float()
+    x = nn.functional.avg_pool2d(x, 5, stride=1, padding=2)
+    settings = {"model": {"g": "encoder", "net": "same", "decoder_hidden": 4, "refine": 5,
+                          "decode": 0.0},
+                "training": {"steps": 2, "rate": 1e-6, "tensorboard": False},
+                "progress": False}  # fmt: skip
+    model = lz.distill(net, x, tmp_path / "run", **settings)
+    y = net.eval()(x).detach()
+    r2 = 1 - (model()(x) - y).square().mean(0) / y.var(0)
+    assert bool((r2 > 0.995).all()), r2
+    again = load(tmp_path / "run")  # rebuilt from words and numbers
+    assert torch.equal(again()(x), model()(x))
+    assert model().double().certify(x[:6].double()).passed
+
+
+def test_a_network_of_other_layers_cannot_be_the_same(tmp_path):
+    class Odd(nn.Module):
+        def forward(self, x):
+            return x.flatten(1)[:, :3]
+
+    few = {"training": {"steps": 1}, "progress": False}
+    x = torch.rand(50, 1, 20, 20).float()
+    with pytest.raises(ValueError, match="net = same needs a network whose layers are known"):
+        lz.distill(Odd(), x, model={"net": "same"}, **few)
+    net = nn.Sequential(nn.Linear(4, 2)).float()
+    with pytest.raises(ValueError, match="net = same is for images and g = encoder"):
+        lz.distill(net, x.flatten(1)[:, :4], model={"net": "same"}, **few)
+    assert disentangle.Config(layers=[{"kind": "ReLU"}]).layers == ()  # of no use to net = auto
+
+
 def test_outputs_and_features_of_unequal_size_are_learned():
     torch.manual_seed(1)
     net = nn.Sequential(nn.Linear(4, 12), nn.Tanh(), nn.Linear(12, 2)).float()
@@ -639,21 +701,24 @@ def test_the_table_is_made_of_what_is_kept(tmp_path, data_root):
     facts = {"r2": {"mean": 0.99, "least": 0.97}, "seconds": 60.0, "distillation": 0}
     rows = {name: {str(s): {**one, "sap": 0.1 * s} for s in range(3)} for name in names}
     for name, spec in names.items():
-        steps = disentanglement_table._steps(spec, None)
-        row = {**one, **facts, "sap": 0.25, "steps": steps}
-        rows[f"Linearizer-{name}"] = {str(s): row for s in range(3)}
+        for kind, preset in disentanglement_table.KINDS.items():
+            steps = disentanglement_table._steps(spec, preset, None)
+            row = {**one, **facts, "sap": 0.25 if preset == "dsprites" else 0.15, "steps": steps}
+            rows[f"Linearizer-{name}{kind}"] = {str(s): row for s in range(3)}
     (tmp_path / "scores.json").write_text(json.dumps(rows))
     result = disentanglement_table.disentanglement(3, tmp_path, data_root)
     row = result["rows"]["Linearizer-BetaH"]
     assert result["rows"]["BetaH"]["sap"] == [pytest.approx(0.1), pytest.approx(0.1)]
     assert row["within_one_std_of_teacher"] == {
         **dict.fromkeys(disentanglement_table.COLUMNS, True), "sap": False}  # fmt: skip
+    same = result["rows"]["Linearizer-BetaH, same layers"]
+    assert all(same["within_one_std_of_teacher"].values()) and same["paper"] == row["paper"]
     assert row["r2"] == 0.99 and row["least_r2_of_an_output"] == 0.97
     assert "| Linearizer-BetaH | 0.500 ± 0.000 (0.69 ± 0.05) | 0.250 ± 0.000" in result["table"]
     kept = disentanglement_table._Kept(tmp_path / "scores.json")
     kept.forget("Linearizer-BetaH", steps + 1, 1)  # of another training: to be made again
     assert not kept.has("Linearizer-BetaH", 0) and kept.has("Linearizer-VAE", 0)
-    kept.forget("Linearizer-VAE", disentanglement_table._steps("vae", None), 3)
+    kept.forget("Linearizer-VAE", disentanglement_table._steps("vae", "dsprites", None), 3)
     assert kept.has("Linearizer-VAE", 0) and not kept.has("Linearizer-VAE", 1)
     (tmp_path / "scores.json").write_text("{")
     with pytest.raises(ValueError, match="expected JSON"):

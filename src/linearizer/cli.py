@@ -802,7 +802,18 @@ def distill(
     size: Annotated[
         int | None, typer.Option(min=1, help="side of the images", show_default="their own")
     ] = None,
-    steps: Annotated[int, typer.Option(min=1, help="training steps")] = 2000,
+    same: Annotated[
+        bool,
+        typer.Option(
+            "--same",
+            help="start as the network, with its own layers inside g: for images, and for encoders "
+            "and torch modules that are chains of layers",
+        ),
+    ] = False,
+    steps: Annotated[
+        int | None,
+        typer.Option(min=1, help="training steps", show_default="2000, with --same 300"),
+    ] = None,
     seed: Annotated[int, typer.Option(min=0, help="of weights and order of samples")] = 0,
     out: Annotated[
         Path | None,
@@ -826,8 +837,9 @@ def distill(
     chosen: dict[str, Any] = {"teacher": network, "name": data}
     if size is not None:
         chosen["size"] = size
-    flags = {"data": chosen, "training": {"steps": steps, "seed": seed}}
-    plan = runs.plan("disentangle", flags=flags)
+    training = {"seed": seed, **({} if steps is None else {"steps": steps})}
+    flags = {"data": chosen, "training": training}
+    plan = runs.plan("disentangle", preset="same" if same else None, flags=flags)
     out = out or Path("runs") / f"distilled-{Path(network.partition('#')[0]).stem.split(':')[0]}"
     _execute(plan, out, data_root, resume, quiet, as_json)
 

@@ -3,9 +3,9 @@ training and evaluation; these are the ones that the ready-made stacks use."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import torch
 import torch.nn.functional as F
@@ -18,6 +18,7 @@ __all__ = [
     "EigenImages",
     "FromVector",
     "ImageNorm",
+    "Layers",
     "LocalConv",
     "Norm",
     "ResNet",
@@ -27,6 +28,7 @@ __all__ = [
     "WithEigenImages",
     "batch_statistics",
     "channels_last",
+    "described",
     "refuse_mode_dependent",
 ]
 
@@ -189,6 +191,130 @@ class ToVector(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x)
+
+
+#: Layers that a chain may have, with the arguments that build each.
+_KINDS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
+    kind.__name__: (kind, arguments)
+    for kind, arguments in (
+        (nn.Conv2d, ("in_channels", "out_channels", "kernel_size", "stride", "padding",
+                     "dilation", "groups")),
+        (nn.Linear, ("in_features", "out_features")),
+        (nn.AvgPool2d, ("kernel_size", "stride", "padding")),
+        (nn.MaxPool2d, ("kernel_size", "stride", "padding")),
+        (nn.LeakyReLU, ("negative_slope",)),
+        (nn.ELU, ("alpha",)),
+        (nn.GELU, ("approximate",)),
+        *((kind, ()) for kind in (nn.ReLU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Flatten)),
+    )
+}  # fmt: skip
+
+
+def described(chain: nn.Module) -> tuple[dict[str, Any], ...]:
+    """The layers of an ``nn.Sequential`` as words and numbers, of which ``Layers`` builds it anew.
+
+    Empty where it is anything else, or holds layers of other kinds.
+
+    Example:
+        >>> described(nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(4, 2), nn.Dropout())))
+        ({'kind': 'Flatten'}, {'kind': 'Linear', 'in_features': 4, 'out_features': 2})
+    """
+    found: list[dict[str, Any]] = []
+    for layer in _flat(chain) if isinstance(chain, nn.Sequential) else ():
+        name = type(layer).__name__
+        kind, arguments = _KINDS.get(name, (None, ()))
+        padded = getattr(layer, "padding_mode", "zeros") == "zeros"
+        if type(layer) is not kind or not padded or getattr(layer, "ceil_mode", False):
+            return ()
+        if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) != (1, -1):
+            return ()
+        found.append({"kind": name, **{key: getattr(layer, key) for key in arguments}})
+    return tuple(found)
+
+
+def _flat(chain: nn.Module) -> list[nn.Module]:
+    """The layers of a chain of chains, without those that do nothing in evaluation mode."""
+    if isinstance(chain, nn.Identity | nn.modules.dropout._DropoutNd):
+        return []
+    if not isinstance(chain, nn.Sequential):
+        return [chain]
+    return [layer for part in chain for layer in _flat(part)]
+
+
+class Layers(nn.Module):
+    r"""x ↦ W chain(x + μ) + b, the chain of layers as ``described``.
+
+    Until ``initialize`` μ and b are zero and W is the identity.
+
+    Arguments:
+        layers: One or more.
+        shape: (C, H, W) of x.
+        outputs: How many numbers the chain gives.
+
+    Example:
+        >>> chain = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Tanh())
+        >>> net = Layers(described(chain), (1, 2, 2), outputs=3).take(chain)
+        >>> x = torch.rand(5, 1, 2, 2)
+        >>> torch.equal(net(x), chain(x))
+        True
+    """
+
+    mean: Tensor
+
+    def __init__(
+        self, layers: Sequence[Mapping[str, Any]], shape: tuple[int, ...], outputs: int
+    ) -> None:
+        super().__init__()
+        built: list[nn.Module] = []
+        for one in layers:
+            arguments = {k: _as_built(v) for k, v in one.items() if k != "kind"}
+            kind, known = _KINDS.get(str(one.get("kind")), (None, ()))
+            if kind is None or set(arguments) - set(known):
+                raise ValueError(f"Layers: expected one of {', '.join(_KINDS)}, got {dict(one)}.")
+            built.append(kind(**arguments))
+        if not built:
+            raise ValueError("Layers: expected one layer or more, got none.")
+        self.layers = nn.Sequential(*built)
+        self.last = nn.Linear(outputs, outputs)
+        nn.init.eye_(self.last.weight)
+        nn.init.zeros_(self.last.bias)
+        self.register_buffer("mean", torch.zeros(shape))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.last(self.layers(x + self.mean).flatten(1))
+
+    @torch.no_grad()
+    def take(self, chain: nn.Module) -> Layers:
+        """Take the weights of the chain that was described."""
+        for mine, theirs in zip(self.layers, _flat(chain), strict=True):
+            if isinstance(mine, nn.Conv2d | nn.Linear):
+                assert isinstance(theirs, nn.Conv2d | nn.Linear) and mine.bias is not None
+                mine.weight.copy_(theirs.weight)
+                if theirs.bias is None:
+                    mine.bias.zero_()
+                else:
+                    mine.bias.copy_(theirs.bias)
+        return self
+
+    @torch.no_grad()
+    def initialize(self, mean: Tensor, turn: Callable[[Tensor], Tensor]) -> None:
+        """Take x without their mean, and give what an affine map makes of the outputs.
+
+        Arguments:
+            mean: μ, as many numbers as x has.
+            turn: Outputs (n, m) to outputs (n, m).
+        """
+        self.mean.copy_(mean.reshape(self.mean.shape))
+        eye = torch.eye(len(self.last.bias)).to(self.last.bias)
+        shift = turn(0 * eye[:1])
+        M = (turn(eye) - shift).mT
+        self.last.bias.copy_(M @ self.last.bias + shift[0])
+        self.last.weight.copy_(M @ self.last.weight)
+
+
+def _as_built(value: Any) -> Any:
+    """Sizes as tuples: a file has lists."""
+    return tuple(value) if isinstance(value, list) else value
 
 
 class FromVector(nn.Module):

@@ -100,6 +100,11 @@ class Network(nn.Module):
         tensors = itertools.chain(self.module.parameters(), self.module.buffers())
         return next((t.dtype for t in tensors if t.is_floating_point()), torch.float32)
 
+    @property
+    def chain(self) -> nn.Module:
+        """The module, or its layers one after the other where they are known to be a chain."""
+        return self.module.chain() if isinstance(self.module, Burgess) else self.module
+
     def extra_repr(self) -> str:
         return f"{self.name!r}, shape={self.shape}, outputs={self.outputs}"
 

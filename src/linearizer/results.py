@@ -379,7 +379,7 @@ def disentangle_claims(
         equal[name] = same == EQUAL and not drawn
         claims.append(Claim(name, said, ours, same, how, time(spent), command))
     for name, r in rows.items():
-        teacher_name = name.removeprefix("Linearizer-")
+        teacher_name = name.removeprefix("Linearizer-").partition(",")[0]
         teacher = rows.get(teacher_name)
         if not name.startswith("Linearizer-") or teacher is None or "paper" not in r:
             continue
@@ -423,7 +423,8 @@ def _disentangle(found: Found) -> Section:
         f"Scores in the order {' / '.join(COLUMNS.values())}, {several}. Teachers are the "
         "published encoders that the paper distils. Where a teacher does not get the paper's "
         "scores, definitions or images differ, and nothing can be compared: the last rows then "
-        "only say how near a Linearizer is to its teacher."
+        "only say how near a Linearizer is to its teacher. “Same layers” has the teacher's layers "
+        "inside g and starts as the teacher; the others start from nothing."
     )
     title = "Distilled encoders of dSprites (appendix E)"
     return Section("disentangle", title, text, claims, list(row["data"]))

@@ -5,6 +5,7 @@ The layers are here, the weights come from files.
 
 from __future__ import annotations
 
+import copy
 import json
 import pickle
 import re
@@ -186,6 +187,18 @@ class Burgess(nn.Module):
             h = h if conv is None else conv(h).relu()
         h = self.lin2(self.lin1(h.flatten(1)).relu()).relu()
         return self.mu_logvar_gen(h).unflatten(1, (self.latents, 2))[..., 0]
+
+    @torch.no_grad()
+    def chain(self) -> nn.Sequential:
+        """The same layers in a row, of the last one those rows that give means, as a copy."""
+        convs = [self.conv1, self.conv2, self.conv3, self.conv_64]
+        halving = [layer for conv in convs if conv is not None for layer in (conv, nn.ReLU())]
+        means = nn.Linear(256, self.latents).to(self.lin1.weight)
+        means.weight.copy_(self.mu_logvar_gen.weight[0::2])
+        means.bias.copy_(self.mu_logvar_gen.bias[0::2])
+        return copy.deepcopy(
+            nn.Sequential(*halving, nn.Flatten(), self.lin1, nn.ReLU(), self.lin2, nn.ReLU(), means)
+        )
 
 
 def _halving(channels: int) -> nn.Conv2d:

@@ -6,19 +6,20 @@ Paper: appendix E (further experiments): encoders of VAE, FactorVAE and β-VAE o
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import torch
-from pydantic import Field
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from ..bijections import ActNorm
 from ..draws import Draw
 from ..linearizer import Linearizer
+from ..nets import Layers, described
 from ..pictures import image_grid
 from . import readout
 from .base import App, Refinement
-from .readout import Readout, ReadoutConfig
+from .readout import Readout, ReadoutConfig, kind_of
 
 __all__ = ["APP", "Config", "Distillation", "loss", "measure"]
 
@@ -28,6 +29,12 @@ class Config(ReadoutConfig):
 
     shape: tuple[int, ...] = Field((1, 64, 64), description="of what the network takes")
     outputs: int = Field(10, ge=1, description="numbers that the network gives")
+    net: Literal["auto", "conv", "residual", "same"] = Field(  # type: ignore[assignment]
+        "auto",
+        description="network of encoder, which starts from nothing (auto is residual from 32×32 in "
+        "colour on), or has the layers of the one that is distilled and starts as that (same)",
+    )
+    layers: tuple[dict[str, Any], ...] = Field((), description="of the network, for net = same")
     output_blocks: int = Field(1, ge=0, description="blocks on the outputs; 0 for scales alone")
     likelihood: float = Field(0.1, ge=0, description="weight of −log p(x)/dim of mlp and glow")
     noise: float = Field(0.0, ge=0, description="added to the data of mlp and glow")
@@ -39,6 +46,14 @@ class Config(ReadoutConfig):
     )
     error: float = Field(10.0, ge=0, description="weight of the error of the outputs")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _only_the_same(cls, values: Any) -> Any:
+        """Layers are of no use to the other networks."""
+        if isinstance(values, dict) and values.get("net") != "same":
+            return {k: v for k, v in values.items() if k != "layers"}
+        return values
+
 
 class Distillation(nn.Module):
     """``model()`` is the Linearizer that stands in for the network."""
@@ -49,7 +64,7 @@ class Distillation(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.read = Readout(config, config.outputs)
+        self.read = Readout(config, config.outputs, _same(config))
         # Units are set from data and stay: data and outputs may be of any size, steps are not.
         spaces = [self.read.target] if self.read.encodes else [self.read.target, self.read.source]
         for space in spaces:
@@ -67,6 +82,23 @@ class Distillation(nn.Module):
     def initialize(self, batch: Any) -> None:
         """What depends on data in both g."""
         self.read.initialize(batch.x, batch.y)
+
+
+def _same(config: Config) -> Layers | None:
+    if config.net != "same":
+        return None
+    if not config.layers:
+        raise ValueError(
+            "distill: net = same needs a network whose layers are known: an encoder by its name, "
+            "or an nn.Sequential of convolutions, linear layers, pooling and activations. Take "
+            "net = auto for this one."
+        )
+    if kind_of(config) != "encoder":
+        raise ValueError(
+            f"distill: net = same is for images and g = encoder, but data of shape {config.shape} "
+            f"take g = {kind_of(config)}. Leave net out, or set g = encoder for images."
+        )
+    return Layers(config.layers, config.shape, config.outputs)
 
 
 def loss(model: Distillation, batch: Any, draw: Draw) -> dict[str, Tensor]:
@@ -101,6 +133,9 @@ def start(model: Distillation, data: Any) -> None:
         )
     model.mean.copy_(y.mean(0))
     model.spread.copy_(spread)
+    for first in model.modules():
+        if isinstance(first, Layers):
+            first.take(train.network.chain)
 
 
 def refine(model: Distillation, data: Any) -> Refinement | None:
@@ -116,7 +151,9 @@ def finish(model: Distillation, data: Any) -> None:
 
 def facts(data: Any) -> dict[str, Any]:
     """Shapes, which the data and the network decide."""
-    return {"shape": data.train.shape, "outputs": data.train.outputs}
+    train = data.train
+    layers = described(train.network.chain)
+    return {"shape": train.shape, "outputs": train.outputs, "layers": layers}
 
 
 @torch.no_grad()
@@ -152,6 +189,11 @@ _LONG = {
     "optimizer": "muon", "steps": 4000, "rate": 8e-3, "warmup": 200, "ema": 0.995,
     "validate_every": 1000, "checkpoint_every": 500,
 }  # fmt: skip
+#: A network that starts as its teacher has next to nothing to learn.
+_SAME = {
+    "steps": 300, "rate": 1e-4, "warmup": 50, "ema": 0.97, "validate_every": 100,
+    "checkpoint_every": 100,
+}  # fmt: skip
 
 APP = App(
     name="disentangle",
@@ -163,7 +205,7 @@ APP = App(
     maximize=True,
     linearizer=Distillation.forward,
     facts=facts,
-    decided=("shape", "outputs"),
+    decided=("shape", "outputs", "layers"),
     preview=preview,
     start=start,
     refine=refine,
@@ -175,5 +217,7 @@ APP = App(
               "validate_every": 500, "checkpoint_every": 500},
     presets={
         "dsprites": {"data": {"name": "dsprites"}, "model": _SPRITES, "training": _LONG},
+        "same": {"data": {"name": "dsprites"}, "model": {**_SPRITES, "net": "same"},
+                 "training": _SAME},
     },
 )  # fmt: skip

@@ -20,13 +20,13 @@ from .. import pictures
 from ..bijections import ActNorm, Bijection, Chain, Flatten, encoder, glow, mlp
 from ..draws import Draw
 from ..linearizer import Linearizer
-from ..nets import batch_statistics
+from ..nets import Layers, batch_statistics
 from ..operators import Dense, LowRank
 from ..settings import Settings
 from ..spaces import Space
 from .base import Refinement
 
-__all__ = ["Readout", "ReadoutConfig", "spectrum"]
+__all__ = ["Readout", "ReadoutConfig", "kind_of", "spectrum"]
 
 
 #: Weight of what a decoder misses.
@@ -89,12 +89,17 @@ class Readout(nn.Module):
     With ``encoder`` as g_x the core sees the coordinates u alone, of which the first are a network
     of the data; :meth:`settle` makes u uncorrelated and of variance 1 after training. Then f†(y) is
     the most likely point for y, if u is Gaussian.
+
+    Arguments:
+        config: Settings.
+        outputs: How many numbers.
+        first: The network of ``encoder``, if it is not to be one that the settings tell.
     """
 
-    def __init__(self, config: ReadoutConfig, outputs: int) -> None:
+    def __init__(self, config: ReadoutConfig, outputs: int, first: nn.Module | None = None) -> None:
         super().__init__()
         self.config, self.outputs = config, outputs
-        self.source = Space(_on_data(config, outputs))
+        self.source = Space(_on_data(config, outputs, first))
         last = ActNorm((outputs,))
         self.target = Space(
             Chain(*mlp(outputs, config.output_blocks, config.output_hidden), last)
@@ -112,7 +117,7 @@ class Readout(nn.Module):
     @property
     def encodes(self) -> bool:
         """Whether g_x is ``encoder``."""
-        return _kind(self.config) == "encoder"
+        return kind_of(self.config) == "encoder"
 
     def forward(self) -> Linearizer:
         if not self.encodes:
@@ -162,6 +167,8 @@ class Readout(nn.Module):
             noise = (0.01 * _deviation(x)).clamp_min(self.config.noise)
             self.source.g.initialize(x + noise * draw.normal(x))
         self.target.g.initialize(y + 0.1 * _deviation(y) * draw.normal(y))
+        if self.encodes and isinstance(first := encode.conditioner.net.nets[0], Layers):
+            first.initialize(waves.mean, self.target.g)  # a fresh g is affine
 
     def _layers(self) -> list[Any]:
         return list(cast(Chain, self.source.g))
@@ -321,15 +328,16 @@ def _deviation(x: Tensor) -> Tensor:
     return torch.where(std > 0, std, usual.median() if len(usual) else torch.ones_like(std))
 
 
-def _kind(config: ReadoutConfig) -> str:
+def kind_of(config: ReadoutConfig) -> str:
+    """Which stack the data take."""
     if config.g != "auto":
         return config.g
     image = len(config.shape) == 3
     return "encoder" if image and math.prod(config.shape) > 256 else "mlp"
 
 
-def _on_data(config: ReadoutConfig, outputs: int) -> Bijection:
-    kind, shape = _kind(config), config.shape
+def _on_data(config: ReadoutConfig, outputs: int, first: nn.Module | None) -> Bijection:
+    kind, shape = kind_of(config), config.shape
     if kind in ("encoder", "glow") and len(shape) != 3:
         raise ValueError(
             f"{kind}: expected images (C, H, W), got data of shape {shape}. Take g = mlp."
@@ -347,7 +355,7 @@ def _on_data(config: ReadoutConfig, outputs: int) -> Bijection:
         net = config.net
         if net == "auto":
             net = "residual" if C == 3 and min(H, W) >= 32 else "conv"
-        return encoder((C, H, W), outputs, config.extra, net, config.hidden or 32,
+        return encoder((C, H, W), outputs, config.extra, first or net, config.hidden or 32,
                        config.decoder_hidden, config.spread, config.mirror)  # fmt: skip
     if kind == "glow":
         C, H, W = shape

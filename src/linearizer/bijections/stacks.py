@@ -309,7 +309,7 @@ def encoder(
     shape: tuple[int, int, int],
     outputs: int,
     extra: int = 0,
-    net: str = "conv",
+    net: str | nn.Module = "conv",
     hidden: int = 32,
     decoder_hidden: int = 16,
     spread: float = 0.01,
@@ -329,8 +329,9 @@ def encoder(
         shape: (C, H, W).
         outputs: Coordinates of the first network.
         extra: How many principal axes, of which D starts (``nets.EigenImages``).
-        net: The first network: "conv" (``nets.ToVector``), or "residual" (``nets.ResNet``).
-        hidden: Its channels.
+        net: The first network: "conv" (``nets.ToVector``), "residual" (``nets.ResNet``), or any
+            module that gives (n, outputs) of images (n, C, H, W).
+        hidden: Its channels, of "conv" and "residual".
         decoder_hidden: Channels of D.
         spread: Standard deviation of the waves that E adds to. The less, the closer u is to E; the
             more, the less of those waves is in the images that D makes.
@@ -344,18 +345,19 @@ def encoder(
     """
     _positive("encoder", outputs=outputs, hidden=hidden, decoder_hidden=decoder_hidden)
     _image("encoder", shape)
-    if net not in ("conv", "residual"):
-        raise ValueError(f'encoder: expected net "conv" or "residual", got {net!r}.')
+    if not isinstance(net, nn.Module) and net not in ("conv", "residual"):
+        raise ValueError(f'encoder: expected net "conv", "residual" or a module, got {net!r}.')
     if not isinstance(extra, int) or extra < 0:
         raise ValueError(f"encoder: expected extra to be a whole number ≥ 0, got {extra!r}.")
     rank = outputs + extra
     waves = FinestWaves(shape, rank, spread)
     dense = max(256, 8 * decoder_hidden)
-    first: nn.Module = (
-        ResNet(shape, outputs, hidden, mirror=mirror)
-        if net == "residual"
-        else ToVector(shape, outputs, hidden, max(256, 8 * hidden))
-    )
+    if isinstance(net, nn.Module):
+        first = net
+    elif net == "residual":
+        first = ResNet(shape, outputs, hidden, mirror=mirror)
+    else:
+        first = ToVector(shape, outputs, hidden, max(256, 8 * hidden))
     encode = Branches(channels_last(first))
     decode: nn.Module = channels_last(FromVector(rank, shape, decoder_hidden, dense))
     if extra:

@@ -22,8 +22,10 @@ __all__ = ["disentanglement", "disentanglement_of", "table"]
 
 #: Name in the paper's table, and what ``load_network`` knows it by.
 TEACHERS = {"VAE": "vae", "FactorVAE": "factor", "BetaH": "betah"}
+#: Preset of each Linearizer of a teacher, by what its row is called beside "Linearizer-VAE".
+KINDS = {"": "dsprites", ", same layers": "same"}
 #: Steps of a distillation where they are not those of the preset: some are harder to learn.
-STEPS = {"factor": 15_000, "betah": 15_000}
+STEPS = {("factor", "dsprites"): 6_000, ("betah", "dsprites"): 6_000}
 COLUMNS = {
     "factor_vae": "FactorVAE",
     "sap": "SAP",
@@ -93,46 +95,45 @@ def disentanglement(
     teachers = {name: load_network(spec, root) for name, spec in TEACHERS.items()}
     encoders: dict[tuple[str, int], Encode] = {(name, 0): net for name, net in teachers.items()}
     facts: dict[tuple[str, int], dict[str, Any]] = {}
-    for row in kept.rows:  # scores of other settings are not those of this table
-        spec = TEACHERS.get(row.removeprefix("Linearizer-"))
-        if spec is not None and row.startswith("Linearizer-"):
-            kept.forget(row, _steps(spec, steps), distillations)
+    learned = {f"Linearizer-{name}{kind}": (name, preset) for name in TEACHERS
+               for kind, preset in KINDS.items()}  # fmt: skip
+    for row, (name, preset) in learned.items():  # scores of other settings are not of this table
+        kept.forget(row, _steps(TEACHERS[name], preset, steps), distillations)
     for number in range(min(distillations, seeds)):
-        for name, spec in TEACHERS.items():
-            key = f"Linearizer-{name}", number
-            if all(kept.has(key[0], s) for s in range(number, seeds, distillations)):
+        for row, (name, preset) in learned.items():
+            if all(kept.has(row, s) for s in range(number, seeds, distillations)):
                 continue
-            say(f"{key[0]}, distillation {number}")
-            facts[key] = _distilled(spec, number, out, root, steps)
-            encoders[key] = _of_run(out / f"{spec}-{number}")
-            say(f"{key[0]}, distillation {number}: R² {facts[key]['r2']['mean']:.4f}")
+            say(f"{row}, distillation {number}")
+            run = out / f"{TEACHERS[name]}-{preset}-{number}"
+            facts[row, number] = _distilled(TEACHERS[name], preset, number, run, root, steps)
+            encoders[row, number] = _of_run(run)
+            say(f"{row}, distillation {number}: R² {facts[row, number]['r2']['mean']:.4f}")
+    order = [
+        row for name in TEACHERS for row in (name, *(r for r in learned if learned[r][0] == name))
+    ]
     codes: dict[tuple[str, int], Tensor] = {}
     for seed in range(seeds):
-        for name in TEACHERS:
-            for row in (name, f"Linearizer-{name}"):
-                if kept.has(row, seed):
-                    continue
-                key = row, 0 if row == name else seed % distillations
-                if key not in codes:
-                    say(f"{row}: codes of all images")
-                    codes[key] = codes_of(encoders[key], sprites)
-                say(f"{row}: scores, seed {seed}")
-                found = scores(codes[key], sprites.sizes, seed)
-                kept.put(row, seed, {**found._asdict(), **facts.get(key, {})})
-    rows: dict[str, Any] = {}
-    for name in TEACHERS:
-        for row in (name, f"Linearizer-{name}"):
-            rows[row] = _summary([kept.get(row, s) for s in range(seeds)])
-            rows[row]["paper"] = {
-                column: list(pair) for column, pair in zip(COLUMNS, PAPER[row], strict=True)
+        for row in order:
+            if kept.has(row, seed):
+                continue
+            key = row, seed % distillations if row in learned else 0
+            if key not in codes:
+                say(f"{row}: codes of all images")
+                codes[key] = codes_of(encoders[key], sprites)
+            say(f"{row}: scores, seed {seed}")
+            found = scores(codes[key], sprites.sizes, seed)
+            kept.put(row, seed, {**found._asdict(), **facts.get(key, {})})
+    rows: dict[str, Any] = {
+        row: _summary([kept.get(row, s) for s in range(seeds)]) for row in order
+    }
+    for row, values in rows.items():
+        pairs = PAPER[row.partition(",")[0]]
+        values["paper"] = {c: list(pair) for c, pair in zip(COLUMNS, pairs, strict=True)}
+        if row in learned and seeds > 1:
+            teacher = rows[learned[row][0]]
+            values["within_one_std_of_teacher"] = {
+                c: abs(values[c][0] - teacher[c][0]) <= teacher[c][1] for c in COLUMNS
             }
-        if seeds < 2:
-            continue
-        rows[f"Linearizer-{name}"]["within_one_std_of_teacher"] = {
-            column: abs(rows[f"Linearizer-{name}"][column][0] - rows[name][column][0])
-            <= rows[name][column][1]
-            for column in COLUMNS
-        }
     result = {"data": list(notes), "seeds": seeds, "distillations": distillations, "rows": rows,
               "of_each_seed": kept.rows, "table": table(rows)}  # fmt: skip
     return write_table(result, out / "disentanglement.json", [])
@@ -166,7 +167,7 @@ class _Kept:
         """Drop those of a row that were distilled otherwise."""
         self.rows[row] = {
             seed: value
-            for seed, value in self.rows[row].items()
+            for seed, value in self.rows.get(row, {}).items()
             if value.get("steps") == steps
             and value.get("distillation", 0) == int(seed) % distillations
         }
@@ -178,22 +179,22 @@ class _Kept:
 
 
 def _distilled(
-    spec: str, number: int, out: Path, root: Path | None, steps: int | None
+    spec: str, preset: str, number: int, run: Path, root: Path | None, steps: int | None
 ) -> dict[str, Any]:
     """Train one Linearizer, unless it is there; how well it stands in for its teacher."""
-    run = out / f"{spec}-{number}"
-    training = {"seed": number, "tensorboard": False, "steps": _steps(spec, steps)}
+    training = {"seed": number, "tensorboard": False, "steps": _steps(spec, preset, steps)}
     flags: dict[str, dict[str, Any]] = {"data": {"teacher": spec}, "training": training}
     if steps is not None:  # of the decoder, too
         flags["model"] = {"refine": steps}
-    done = execute(plan("disentangle", preset="dsprites", flags=flags), run, root=root,
+    done = execute(plan("disentangle", preset=preset, flags=flags), run, root=root,
                    resume=True, progress=False)  # fmt: skip
     return {"r2": _r2(run, root), "seconds": done.seconds, "steps": done.step,
             "distillation": number}  # fmt: skip
 
 
-def _steps(spec: str, steps: int | None) -> int:
-    return steps or STEPS.get(spec) or int(APP.presets["dsprites"]["training"]["steps"])
+def _steps(spec: str, preset: str, steps: int | None) -> int:
+    usual = int(APP.presets[preset]["training"]["steps"])
+    return steps or STEPS.get((spec, preset), usual)
 
 
 def _of_run(run: str | Path) -> Encode:
