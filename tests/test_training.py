@@ -565,3 +565,44 @@ def test_ten_kills_lose_at_most_the_work_since_a_checkpoint(tmp_path):
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("10 kills")
+
+
+# -- memory ------------------------------------------------------------------------------------
+
+FAULTS = """
+import resource, sys
+import torch
+from linearizer.processes import keep_memory
+print(keep_memory())
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+x = torch.ones(10_000_000)
+for _ in range(3):
+    x + 1
+before = faults()
+for _ in range(20):
+    x + 1
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="mallopt is of Linux")
+def test_memory_that_is_freed_is_kept():
+    def run(**changes):
+        own = ("GLIBC_TUNABLES", "LINEARIZER_KEEP_MEMORY")
+        kept = {k: v for k, v in os.environ.items()
+                if k not in own and not k.startswith("MALLOC_")}  # fmt: skip
+        done = subprocess.run([sys.executable, "-c", FAULTS], env={**kept, **changes},
+                              capture_output=True, text=True, check=True)  # fmt: skip
+        arranged, count = done.stdout.split()
+        return arranged == "True", int(count)
+
+    arranged, few = run()
+    if not arranged:
+        pytest.skip("this C library has no mallopt")
+    off, many = run(LINEARIZER_KEEP_MEMORY="0")
+    assert not off and not run(MALLOC_ARENA_MAX="2")[0]
+    assert few < 500
+    if many < 10 * 500:
+        pytest.skip(f"this system gives pages in large pieces: {many} of them either way")
+    assert few < many / 10

@@ -7,6 +7,7 @@ or parameters, gradients and optimizer state are sharded by FSDP.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import inspect
 import json
 import os
@@ -20,7 +21,32 @@ from torch import Tensor, nn
 
 from .bijections.coupling import AdditiveCoupling, AffineCoupling
 
-__all__ = ["Processes", "whole"]
+__all__ = ["Processes", "keep_memory", "whole"]
+
+
+#: Numbers of malloc.h, and how large: blocks up to this from the heap; free memory that stays; and
+#: what the heap grows by.
+_MALLOC = {"M_MMAP_THRESHOLD": (-3, 1 << 30), "M_TRIM_THRESHOLD": (-1, 2**31 - 1),
+           "M_TOP_PAD": (-2, 1 << 26)}  # fmt: skip
+
+
+def keep_memory() -> bool:
+    """Let this process keep the memory that it frees; whether that could be arranged.
+
+    The C library of Linux gives each large tensor back to the system when it is freed, and the next
+    step has to ask for the same pages again, which can take a third of its time on a CPU. What the
+    process takes at most stays the same. LINEARIZER_KEEP_MEMORY=0 leaves the C library as it is, as
+    do settings of one's own for it (GLIBC_TUNABLES, or MALLOC_… in the environment).
+    """
+    own = any(k.startswith("MALLOC_") or k == "GLIBC_TUNABLES" for k in os.environ)
+    if own or os.environ.get("LINEARIZER_KEEP_MEMORY") == "0":
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):  # another system, or another C library
+        return False
+    done = [mallopt(number, size) for number, size in _MALLOC.values()]
+    return all(done)
 
 
 class Processes:
