@@ -182,9 +182,11 @@ def _distilled(
     spec: str, preset: str, number: int, run: Path, root: Path | None, steps: int | None
 ) -> dict[str, Any]:
     """Train one Linearizer, unless it is there; how well it stands in for its teacher."""
-    training = {"seed": number, "tensorboard": False, "steps": _steps(spec, preset, steps)}
-    # The decoder has no part in f(x), which is all that is scored.
-    flags = {"data": {"teacher": spec}, "training": training, "model": {"refine": 0}}
+    flags: dict[str, dict[str, Any]] = {
+        "data": {"teacher": spec},
+        "model": {"refine": 0},  # the decoder has no part in f(x), which is all that is scored
+        "training": {"seed": number, "tensorboard": False, "steps": _steps(spec, preset, steps)},
+    }
     done = execute(plan("disentangle", preset=preset, flags=flags), run, root=root,
                    resume=True, progress=False)  # fmt: skip
     return {"r2": _r2(run, root), "seconds": done.seconds, "steps": done.step,
