@@ -250,6 +250,34 @@ def loop_table() -> str:
     return "\n".join(head + [f"| {a} | {' | '.join(b)} |" for a, b in lines]) + "\n"
 
 
+def kept_line() -> str:
+    """What it is worth to keep freed memory."""
+    rows = read("kept_memory")["rows"]
+    parts = [f"{row['times_as_fast']:.2f}× ({name})" for name, row in rows.items()]
+    return (
+        f"CPU time of a training step without it, over that with it: {', '.join(parts)}; "
+        "`python benchmarks/kept_memory.py`.\n"
+    )
+
+
+def boosting_line() -> str:
+    """Our boosted trees beside scikit-learn's."""
+    rows = read("boosting")["rows"].values()
+    again = [row["scikit_learn_with_another_random_state"] for row in rows]
+
+    def differ(parts: Any) -> str:
+        told = max(p["test_samples_told_otherwise"] for p in parts)
+        shares = max(p["largest_difference_of_an_importance"] for p in parts)
+        return f"at most {told} of 5,000 test samples and {shares:.4f} of an importance"
+
+    fast = [row["times_as_fast"] for row in rows]
+    return (
+        f"Against scikit-learn's trees: {min(fast):.1f} to {max(fast):.1f} times as fast; they "
+        f"differ in {differ(rows)}, scikit-learn's own with another `random_state` in "
+        f"{differ(again)} (three encoders, two factors; `python benchmarks/boosting.py`).\n"
+    )
+
+
 def flow_table() -> str:
     """Both shipped flows beside the paper."""
     flows = [read("flow")[name] for name in ("mnist-flow", "celeba-flow")]
@@ -786,6 +814,7 @@ def main() -> None:
     put(README, "benchmarks", table())
     put(DOCS / "peers.md", "peers", peers_table())
     put(DOCS / "training.md", "loop", loop_table())
+    put(DOCS / "training.md", "kept", kept_line())
     put(DOCS / "flow.md", "flow", flow_table())
     put(DOCS / "flow.md", "unet", unet_table())
     put(DOCS / "flow.md", "collapse", collapse_table())
@@ -795,6 +824,7 @@ def main() -> None:
     put(DOCS / "dynamics.md", "dynamics", dynamics_table())
     put(DOCS / "attributes.md", "attributes", attributes_table())
     put(DOCS / "distill.md", "disentanglement", disentanglement_table())
+    put(DOCS / "distill.md", "boosting", boosting_line())
     put(DOCS / "studio.md", "studio", studio_table())
     (DOCS / "results.md").write_text(results_page())
     print("wrote results.md")

@@ -22,6 +22,7 @@ def test_the_documents_quote_the_benchmarks(monkeypatch):
     assert readme_table.table() in (ROOT / "README.md").read_text(), hint
     assert readme_table.peers_table() in (ROOT / "docs" / "peers.md").read_text(), hint
     assert readme_table.loop_table() in (ROOT / "docs" / "training.md").read_text(), hint
+    assert readme_table.kept_line() in (ROOT / "docs" / "training.md").read_text(), hint
     flow = (ROOT / "docs" / "flow.md").read_text()
     for part in (readme_table.flow_table, readme_table.unet_table, readme_table.collapse_table):
         assert part() in flow, hint
@@ -33,6 +34,7 @@ def test_the_documents_quote_the_benchmarks(monkeypatch):
     attributes = (ROOT / "docs" / "attributes.md").read_text()
     assert readme_table.attributes_table() in attributes, hint
     assert readme_table.disentanglement_table() in (ROOT / "docs" / "distill.md").read_text(), hint
+    assert readme_table.boosting_line() in (ROOT / "docs" / "distill.md").read_text(), hint
     assert readme_table.studio_table() in (ROOT / "docs" / "studio.md").read_text(), hint
     assert readme_table.results_page() == (ROOT / "docs" / "results.md").read_text(), hint
     sys.modules.pop("common", None)
