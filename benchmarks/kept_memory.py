@@ -23,7 +23,7 @@ RUNS = {
     "attributes, CelebA": ("attributes", "celeba", 5),
     "distilled encoder, dSprites": ("disentangle", "dsprites", 40),
 }
-TURNS = 3
+TURNS = 2
 
 
 def one(app: str, preset: str, steps: int) -> None:
@@ -57,7 +57,8 @@ def one(app: str, preset: str, steps: int) -> None:
 
 def main() -> None:
     rows = {}
-    own = {k: v for k, v in os.environ.items() if k != "GLIBC_TUNABLES"}
+    own = {k: v for k, v in os.environ.items()
+           if k != "GLIBC_TUNABLES" and not k.startswith("MALLOC_")}  # fmt: skip
     for name, (app, preset, steps) in RUNS.items():
         found: dict[str, list[list[float]]] = {"1": [], "0": []}
         for _ in range(TURNS):

@@ -253,7 +253,11 @@ def loop_table() -> str:
 def kept_line() -> str:
     """What it is worth to keep freed memory."""
     rows = read("kept_memory")["rows"]
-    parts = [f"{row['times_as_fast']:.2f}× ({name})" for name, row in rows.items()]
+    parts = [
+        f"{row['times_as_fast']:.2f}× ({name}; {row['peak_mib'][1]:,.0f} MiB at most without, "
+        f"{row['peak_mib'][0]:,.0f} with it)"
+        for name, row in rows.items()
+    ]
     return (
         f"CPU time of a training step without it, over that with it: {', '.join(parts)}; "
         "`python benchmarks/kept_memory.py`.\n"

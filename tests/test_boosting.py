@@ -74,8 +74,21 @@ def test_codes_that_say_nothing_have_no_importance() -> None:
     found = boost(np.ones((20, 2)), np.arange(20) % 4 > 0, np.ones((3, 2)))
     assert found.importance.tolist() == [0, 0]
     assert found.predicted.tolist() == [True] * 3
+    theirs = GradientBoostingClassifier().fit(np.ones((20, 2)), np.arange(20) % 2)
+    balanced = boost(np.ones((20, 2)), np.arange(20) % 2, np.ones((3, 2)))
+    assert balanced.predicted.tolist() == theirs.predict(np.ones((3, 2))).tolist()
 
 
 def test_one_class_is_an_error() -> None:
     with pytest.raises(ValueError, match="two classes or more, got one"):
         boost(np.ones((5, 2)), np.zeros(5), np.ones((1, 2)))
+
+
+@pytest.mark.parametrize("wrong", [np.nan, np.inf, 1e39])
+def test_numbers_that_are_not_finite_are_an_error(wrong: float) -> None:
+    x = np.ones((5, 2))
+    x[3, 1] = wrong
+    with pytest.raises(ValueError, match="expected finite numbers"):
+        boost(x, np.arange(5) % 2, np.ones((1, 2)))
+    with pytest.raises(ValueError, match="expected finite numbers"):
+        boost(np.ones((5, 2)), np.arange(5) % 2, x)

@@ -435,23 +435,50 @@ def test_a_chain_of_layers_is_built_anew():
     y = net(x)
     wanted = torch.stack([y[:, 0] + 3 * y[:, 2], 2 * y[:, 0] + y[:, 1], y[:, 2]], 1) - 5
     assert torch.allclose(anew(x - mean.reshape(1, 16, 16)), wanted)
-    for other in (nn.Linear(3, 2), nn.Sequential(nn.BatchNorm1d(3)), nn.Sequential(nn.Flatten(0)),
-                  nn.Sequential(nn.Conv2d(1, 1, 3, padding_mode="circular"))):  # fmt: skip
+    for other in (nn.Linear(3, 2), nn.Sequential(nn.BatchNorm1d(3)), Residual(nn.Tanh()),
+                  nn.Sequential(Residual(nn.Tanh()))):  # fmt: skip
         assert described(other) == ()
-    for wrong in ([], [{"kind": "Module"}], [{"kind": "ReLU", "inplace": True}], [{}]):
-        with pytest.raises(ValueError, match="Layers: expected"):
-            Layers(wrong, (1, 16, 16), 2)
+
+
+class Residual(nn.Sequential):
+    def forward(self, x):
+        return x + 3 * super().forward(x)
+
+
+@pytest.mark.parametrize("layer", [
+    nn.MaxPool2d(2, stride=4, dilation=3), nn.MaxPool2d(5, ceil_mode=True),
+    nn.AvgPool2d(4, padding=2, count_include_pad=False), nn.AvgPool2d(4, divisor_override=1),
+    nn.Softplus(beta=20), nn.ELU(0.3), nn.GELU("tanh"), nn.LeakyReLU(0.5), nn.Flatten(2),
+    nn.Conv2d(1, 2, 3, padding="same", padding_mode="circular", bias=False),
+    nn.Conv2d(np.int64(1), 4, (3, 5), stride=2, dilation=2),
+], ids=str)  # fmt: skip
+def test_a_layer_is_built_anew_with_all_its_settings(layer):
+    x = torch.randn(3, 1, 16, 16)
+    chain = nn.Sequential(layer).double()
+    outputs = chain(x).flatten(1).shape[1]
+    layers = json.loads(json.dumps(described(chain)))
+    assert torch.allclose(Layers(layers, (1, 16, 16), outputs).take(chain)(x), chain(x).flatten(1))
+
+
+@pytest.mark.parametrize("wrong", [
+    [], [{"kind": "Module"}], [{"kind": "ReLU", "inplace": True}], [{}], [{"kind": "Linear"}],
+    [{"kind": "Conv2d", "in_channels": "x", "out_channels": 2, "kernel_size": 3}],
+    [{"kind": "AvgPool2d", "kernel_size": None}], [{"kind": "GELU", "approximate": "x"}],
+    [{"kind": "Flatten"}, {"kind": "Linear", "in_features": 10**11, "out_features": 2}],
+    [{"kind": "Flatten"}, {"kind": "Linear", "in_features": 256, "out_features": 3}],
+], ids=str)  # fmt: skip
+def test_layers_of_a_stranger_are_checked(wrong):
+    with pytest.raises(ValueError, match="Layers: expected"):
+        Layers(wrong, (1, 16, 16), 2)
 
 
 def test_a_network_with_the_same_layers_starts_as_it(tmp_path):
     net = small_network()
     x = torch.rand(300, 1, 16, 16, generator=torch.Generator().manual_seed(3)).float()
     x = nn.functional.avg_pool2d(x, 5, stride=1, padding=2)
-    settings = {"model": {"g": "encoder", "net": "same", "decoder_hidden": 4, "refine": 5,
-                          "decode": 0.0},
-                "training": {"steps": 2, "rate": 1e-6, "tensorboard": False},
-                "progress": False}  # fmt: skip
-    model = lz.distill(net, x, tmp_path / "run", **settings)
+    settings = {"model": {"decoder_hidden": 4, "refine": 5},
+                "training": {"steps": 20, "tensorboard": False}, "progress": False}  # fmt: skip
+    model = lz.distill(net, x, tmp_path / "run", same=True, **settings)
     y = net.eval()(x).detach()
     r2 = 1 - (model()(x) - y).square().mean(0) / y.var(0)
     assert bool((r2 > 0.995).all()), r2
@@ -468,10 +495,14 @@ def test_a_network_of_other_layers_cannot_be_the_same(tmp_path):
     few = {"training": {"steps": 1}, "progress": False}
     x = torch.rand(50, 1, 20, 20).float()
     with pytest.raises(ValueError, match="net = same needs a network whose layers are known"):
-        lz.distill(Odd(), x, model={"net": "same"}, **few)
+        lz.distill(Odd(), x, same=True, **few)
     net = nn.Sequential(nn.Linear(4, 2)).float()
-    with pytest.raises(ValueError, match="net = same is for images and g = encoder"):
-        lz.distill(net, x.flatten(1)[:, :4], model={"net": "same"}, **few)
+    with pytest.raises(ValueError, match="same layers are for images .* Leave out --same"):
+        lz.distill(net, x.flatten(1)[:, :4], same=True, **few)
+    hooked = nn.Sequential(nn.Flatten(), nn.Linear(400, 3)).float()
+    hooked[1].register_forward_hook(lambda module, inputs, output: output * 2)
+    with pytest.raises(ValueError, match="do not give what the network gives"):
+        lz.distill(hooked, x, same=True, **few)
     assert disentangle.Config(layers=[{"kind": "ReLU"}]).layers == ()  # of no use to net = auto
 
 

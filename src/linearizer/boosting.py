@@ -69,7 +69,10 @@ def boost(
     if len(names) < 2:
         raise ValueError("boost: expected samples of two classes or more, got one class.")
     # Stored as scikit-learn stores them, so that thresholds lie where its do.
-    x, x_test = x.astype(np.float32), x_test.astype(np.float32)
+    with np.errstate(over="ignore"):
+        x, x_test = x.astype(np.float32), x_test.astype(np.float32)
+    if not (np.isfinite(x).all() and np.isfinite(x_test).all()):
+        raise ValueError("boost: expected finite numbers of float32, got NaN or too large ones.")
     order = np.ascontiguousarray(x.argsort(0, kind="stable").T)
     shares = np.bincount(y) / len(y)
     binary = len(names) == 2
@@ -93,7 +96,7 @@ def boost(
             F[:, k] += rate * grow.value
             F_test[:, k] += rate * _applied(tree, x_test)
     total = gained.sum()
-    best = (F_test[:, 0] > 0).astype(int) if binary else F_test.argmax(1)
+    best = (F_test[:, 0] >= 0).astype(int) if binary else F_test.argmax(1)
     return Boosted(gained / total if total else gained, names[best])
 
 

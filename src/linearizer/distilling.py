@@ -28,6 +28,7 @@ def distill(
     data: Tensor | str | Path,
     run: str | Path | None = None,
     *,
+    same: bool = False,
     size: int | None = None,
     model: Mapping[str, Any] | None = None,
     training: Mapping[str, Any] | None = None,
@@ -46,6 +47,8 @@ def distill(
             or .csv file.
         run: Folder to keep the run in, to be resumed and loaded; none if not given. One that holds
             a run of another network or of other data is refused.
+        same: Start as the network, with its own layers inside g: for images, and for encoders and
+            modules that are an ``nn.Sequential`` of known layers.
         size: Side of the images, if not their own.
         model, training: Settings of the app ``disentangle`` and of ``Training``.
 
@@ -78,7 +81,7 @@ def distill(
     elif size is not None:
         chosen["size"] = size
     flags = {"data": chosen, "model": dict(model or {}), "training": dict(training or {})}
-    wanted = plan("disentangle", flags=flags)
+    wanted = plan("disentangle", preset="same" if same else None, flags=flags)
     source = None
     if isinstance(network, nn.Module) or given is not None:
         source = _with(load_network(network, root), given, wanted, root)

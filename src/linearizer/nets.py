@@ -5,7 +5,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from numbers import Integral
+from typing import Any, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -193,19 +194,21 @@ class ToVector(nn.Module):
         return self.layers(x)
 
 
-#: Layers that a chain may have, with the arguments that build each.
+#: Layers that a chain may have, with all arguments that build each; a bias is always there.
 _KINDS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
-    kind.__name__: (kind, arguments)
+    kind.__name__: (kind, tuple(arguments.split()))
     for kind, arguments in (
-        (nn.Conv2d, ("in_channels", "out_channels", "kernel_size", "stride", "padding",
-                     "dilation", "groups")),
-        (nn.Linear, ("in_features", "out_features")),
-        (nn.AvgPool2d, ("kernel_size", "stride", "padding")),
-        (nn.MaxPool2d, ("kernel_size", "stride", "padding")),
-        (nn.LeakyReLU, ("negative_slope",)),
-        (nn.ELU, ("alpha",)),
-        (nn.GELU, ("approximate",)),
-        *((kind, ()) for kind in (nn.ReLU, nn.SiLU, nn.Tanh, nn.Sigmoid, nn.Softplus, nn.Flatten)),
+        (nn.Conv2d, "in_channels out_channels kernel_size stride padding dilation groups "
+                    "padding_mode"),
+        (nn.Linear, "in_features out_features"),
+        (nn.AvgPool2d, "kernel_size stride padding ceil_mode count_include_pad divisor_override"),
+        (nn.MaxPool2d, "kernel_size stride padding dilation return_indices ceil_mode"),
+        (nn.LeakyReLU, "negative_slope"),
+        (nn.ELU, "alpha"),
+        (nn.GELU, "approximate"),
+        (nn.Softplus, "beta threshold"),
+        (nn.Flatten, "start_dim end_dim"),
+        *((kind, "") for kind in (nn.ReLU, nn.SiLU, nn.Tanh, nn.Sigmoid)),
     )
 }  # fmt: skip
 
@@ -216,29 +219,37 @@ def described(chain: nn.Module) -> tuple[dict[str, Any], ...]:
     Empty where it is anything else, or holds layers of other kinds.
 
     Example:
-        >>> described(nn.Sequential(nn.Flatten(), nn.Sequential(nn.Linear(4, 2), nn.Dropout())))
-        ({'kind': 'Flatten'}, {'kind': 'Linear', 'in_features': 4, 'out_features': 2})
+        >>> described(nn.Sequential(nn.Sequential(nn.Linear(4, 2), nn.Dropout()), nn.Tanh()))
+        ({'kind': 'Linear', 'in_features': 4, 'out_features': 2}, {'kind': 'Tanh'})
     """
     found: list[dict[str, Any]] = []
-    for layer in _flat(chain) if isinstance(chain, nn.Sequential) else ():
+    for layer in _flat(chain) if _is_chain(chain) else ():
         name = type(layer).__name__
         kind, arguments = _KINDS.get(name, (None, ()))
-        padded = getattr(layer, "padding_mode", "zeros") == "zeros"
-        if type(layer) is not kind or not padded or getattr(layer, "ceil_mode", False):
+        if type(layer) is not kind:
             return ()
-        if isinstance(layer, nn.Flatten) and (layer.start_dim, layer.end_dim) != (1, -1):
-            return ()
-        found.append({"kind": name, **{key: getattr(layer, key) for key in arguments}})
+        found.append({"kind": name, **{key: _plain(getattr(layer, key)) for key in arguments}})
     return tuple(found)
+
+
+def _is_chain(net: nn.Module) -> bool:
+    return isinstance(net, nn.Sequential) and type(net).forward is nn.Sequential.forward
 
 
 def _flat(chain: nn.Module) -> list[nn.Module]:
     """The layers of a chain of chains, without those that do nothing in evaluation mode."""
     if isinstance(chain, nn.Identity | nn.modules.dropout._DropoutNd):
         return []
-    if not isinstance(chain, nn.Sequential):
+    if not _is_chain(chain):
         return [chain]
-    return [layer for part in chain for layer in _flat(part)]
+    return [layer for part in cast(nn.Sequential, chain) for layer in _flat(part)]
+
+
+def _plain(value: Any) -> Any:
+    """Integers of Python, where they are NumPy's."""
+    if isinstance(value, tuple):
+        return tuple(_plain(v) for v in value)
+    return int(value) if isinstance(value, Integral) and not isinstance(value, bool) else value
 
 
 class Layers(nn.Module):
@@ -265,16 +276,25 @@ class Layers(nn.Module):
         self, layers: Sequence[Mapping[str, Any]], shape: tuple[int, ...], outputs: int
     ) -> None:
         super().__init__()
-        built: list[nn.Module] = []
+        kinds = []
         for one in layers:
-            arguments = {k: _as_built(v) for k, v in one.items() if k != "kind"}
-            kind, known = _KINDS.get(str(one.get("kind")), (None, ()))
+            arguments = {k: tuple(v) if isinstance(v, list) else v for k, v in one.items()}
+            kind, known = _KINDS.get(str(arguments.pop("kind", None)), (None, ()))
             if kind is None or set(arguments) - set(known):
                 raise ValueError(f"Layers: expected one of {', '.join(_KINDS)}, got {dict(one)}.")
-            built.append(kind(**arguments))
-        if not built:
-            raise ValueError("Layers: expected one layer or more, got none.")
-        self.layers = nn.Sequential(*built)
+            kinds.append((kind, arguments))
+        try:  # without memory, which a wrong number could ask for too much of
+            with torch.device("meta"):
+                chain = nn.Sequential(*(kind(**arguments) for kind, arguments in kinds))
+                found = chain(torch.empty(1, *shape)).flatten(1).shape[1]
+        except Exception as problem:
+            raise ValueError(
+                f"Layers: expected layers that take x of shape {tuple(shape)}, but "
+                f"{' '.join(str(problem).split())[:200]}."
+            ) from None
+        if not kinds or found != outputs:
+            raise ValueError(f"Layers: expected layers that give {outputs} numbers, got {found}.")
+        self.layers = nn.Sequential(*(kind(**arguments) for kind, arguments in kinds))
         self.last = nn.Linear(outputs, outputs)
         nn.init.eye_(self.last.weight)
         nn.init.zeros_(self.last.bias)
@@ -310,11 +330,6 @@ class Layers(nn.Module):
         M = (turn(eye) - shift).mT
         self.last.bias.copy_(M @ self.last.bias + shift[0])
         self.last.weight.copy_(M @ self.last.weight)
-
-
-def _as_built(value: Any) -> Any:
-    """Sizes as tuples: a file has lists."""
-    return tuple(value) if isinstance(value, list) else value
 
 
 class FromVector(nn.Module):

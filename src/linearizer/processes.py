@@ -21,32 +21,45 @@ from torch import Tensor, nn
 
 from .bijections.coupling import AdditiveCoupling, AffineCoupling
 
-__all__ = ["Processes", "keep_memory", "whole"]
+__all__ = ["Processes", "free_memory", "keep_memory", "whole"]
 
 
-#: Numbers of malloc.h, and how large: blocks up to this from the heap; free memory that stays; and
-#: what the heap grows by.
-_MALLOC = {"M_MMAP_THRESHOLD": (-3, 1 << 30), "M_TRIM_THRESHOLD": (-1, 2**31 - 1),
-           "M_TOP_PAD": (-2, 1 << 26)}  # fmt: skip
+#: Numbers of malloc.h.
+_TRIM_THRESHOLD, _TOP_PAD, _MMAP_THRESHOLD = -1, -2, -3
 
 
 def keep_memory() -> bool:
     """Let this process keep the memory that it frees; whether that could be arranged.
 
-    The C library of Linux gives each large tensor back to the system when it is freed, and the next
-    step has to ask for the same pages again, which can take a third of its time on a CPU. What the
-    process takes at most stays the same. LINEARIZER_KEEP_MEMORY=0 leaves the C library as it is, as
-    do settings of one's own for it (GLIBC_TUNABLES, or MALLOC_… in the environment).
+    The C library of Linux gives each tensor of tens of megabytes back to the system when it is
+    freed, and the next step has to ask for the same pages again, which can take a third of its time
+    on a CPU. Memory that is kept in pieces can be more than was ever in use; ``free_memory`` gives
+    it back. LINEARIZER_KEEP_MEMORY=0 leaves the C library as it is, as do settings of one's own for
+    it (glibc.malloc in GLIBC_TUNABLES, or MALLOC_… in the environment).
     """
-    own = any(k.startswith("MALLOC_") or k == "GLIBC_TUNABLES" for k in os.environ)
-    if own or os.environ.get("LINEARIZER_KEEP_MEMORY") == "0":
+    own = any(key.startswith("MALLOC_") for key in os.environ)
+    own = own or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
+    mallopt = _of_c("mallopt")
+    if own or mallopt is None or os.environ.get("LINEARIZER_KEEP_MEMORY") == "0":
         return False
+    # First that one: the others alone would end its growing. Older libraries take 32 MiB at most.
+    if not (mallopt(_MMAP_THRESHOLD, 1 << 30) or mallopt(_MMAP_THRESHOLD, 1 << 25)):
+        return False
+    return bool(mallopt(_TRIM_THRESHOLD, 2**31 - 1) and mallopt(_TOP_PAD, 1 << 26))
+
+
+def free_memory() -> None:
+    """Give memory that is kept back to the system."""
+    if (trim := _of_c("malloc_trim")) is not None:
+        trim(ctypes.c_size_t(0))
+
+
+def _of_c(name: str) -> Any:
+    """A function of the C library, or None on another system or with another library."""
     try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (AttributeError, OSError, TypeError):  # another system, or another C library
-        return False
-    done = [mallopt(number, size) for number, size in _MALLOC.values()]
-    return all(done)
+        return getattr(ctypes.CDLL(None), name)
+    except (AttributeError, OSError, TypeError):
+        return None
 
 
 class Processes:

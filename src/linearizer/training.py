@@ -37,7 +37,7 @@ from .checkpoint import (
 )
 from .draws import Draw, Order, mix
 from .optimizers import Optimizers
-from .processes import Processes, keep_memory, local, whole
+from .processes import Processes, free_memory, keep_memory, local, whole
 from .progress import Display
 from .settings import Settings
 
@@ -180,8 +180,8 @@ def fit(
         loop.metric, loop.maximize, loop.preview = metric, maximize, preview
         if loop.run is not None and group.first:
             stack.enter_context(_lock(loop.run))
-        if group.device.type == "cpu":
-            keep_memory()
+        if group.device.type == "cpu" and keep_memory():
+            stack.callback(free_memory)
         loop.begin(resume, settings or {})
         return loop.train(stack, progress)
 

@@ -93,10 +93,10 @@ def _same(config: Config) -> Layers | None:
             "or an nn.Sequential of convolutions, linear layers, pooling and activations. Take "
             "net = auto for this one."
         )
-    if kind_of(config) != "encoder":
+    if kind_of(config) != "encoder" or len(config.shape) != 3:
         raise ValueError(
-            f"distill: net = same is for images and g = encoder, but data of shape {config.shape} "
-            f"take g = {kind_of(config)}. Leave net out, or set g = encoder for images."
+            f"distill: same layers are for images (C, H, W) and g = encoder, but here are data of "
+            f"shape {config.shape}. Leave out --same (net = same), or set g = encoder for images."
         )
     return Layers(config.layers, config.shape, config.outputs)
 
@@ -135,7 +135,13 @@ def start(model: Distillation, data: Any) -> None:
     model.spread.copy_(spread)
     for first in model.modules():
         if isinstance(first, Layers):
-            first.take(train.network.chain)
+            x = train.batch(index[:8]).x
+            missed = first.take(train.network.chain)(x.to(spread)) - y[:8]
+            if not bool((missed.abs() <= 1e-2 * spread + 1e-4 * y[:8].abs()).all()):
+                raise ValueError(
+                    "distill: net = same built the network's layers anew, but they do not give "
+                    "what the network gives: it does more than its layers say. Take net = auto."
+                )
 
 
 def refine(model: Distillation, data: Any) -> Refinement | None:
