@@ -85,6 +85,26 @@ def test_what_is_done_is_not_done_again(small, tmp_path, monkeypatch):
     assert (tmp_path / "results.md").read_text() == text
 
 
+def test_two_at_once_keep_what_the_other_has_done(tmp_path, monkeypatch):
+    torch.set_default_dtype(torch.float32)
+
+    def meanwhile(*arguments):
+        other = reproduce._Work(tmp_path, "tiny", None, None, lambda text: None, False)
+        other.do("attributes", "inner")
+        return measured(*arguments)
+
+    outer = recipe("outer")._replace(measure=meanwhile)
+    scale = Scale({"attributes": (outer, recipe("inner"))}, {}, {}, steps=2)
+    monkeypatch.setitem(SCALES, "tiny", scale)
+    work = reproduce._Work(tmp_path, "tiny", None, None, lambda text: None, False)
+    work.do("attributes", "outer")
+    found = results.gathered(tmp_path)
+    assert found["attributes"].keys() == {"machine", "inner", "outer"}
+    assert found["shipped"].keys() == {"inner", "outer"}
+    assert found["state"]["done"] == ["outer trained", "inner trained", "inner measured",
+                                      "outer measured"]  # fmt: skip
+
+
 def test_a_stop_between_training_and_measuring_keeps_the_training(small, tmp_path, monkeypatch):
     minutes = []
 

@@ -304,7 +304,7 @@ class _Work:
             row = self._run(recipe)
         evaluation_page(row, "", self.say)
         kept = {k: v for k, v in row.items() if k not in ("files", "table")}
-        self._put(file, kept if whole else {**before, part: kept})
+        self._put(file, kept if whole else {**self._read(f"{file}.json"), part: kept})
         self._finished(f"{part} measured")
 
     def _run(self, recipe: Recipe) -> dict[str, Any]:
@@ -319,7 +319,7 @@ class _Work:
             row = rounded(
                 {"minutes": result.seconds / 60, "steps": result.step, "machine": machine()}
             )
-            before = {**before, recipe.name: row}
+            before = {**self._read("shipped.json"), recipe.name: row}
             self._put("shipped", before, False)
             self._finished(f"{recipe.name} trained")
         self.say("measuring")
@@ -332,7 +332,9 @@ class _Work:
         self._state()
 
     def _finished(self, what: str) -> None:
-        self.done = [*(d for d in self.done if d != what), what]
+        # Another process may have done other parts since.
+        before = self._read(STATE).get("done", self.done)
+        self.done = [*(d for d in before if d != what), what]
         self._state()
 
     def _state(self) -> None:
