@@ -20,7 +20,6 @@ from common import write
 RUNS = {
     "projector, MNIST": ("projector", "mnist", 16),
     "flow, MNIST": ("flow", "mnist", 40),
-    "attributes, CelebA": ("attributes", "celeba", 5),
     "distilled encoder, dSprites": ("disentangle", "dsprites", 40),
 }
 TURNS = 2
