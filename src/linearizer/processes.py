@@ -33,8 +33,9 @@ def keep_memory() -> bool:
 
     The C library of Linux gives each tensor of tens of megabytes back to the system when it is
     freed, and the next step has to ask for the same pages again. Memory that is kept in pieces can
-    be more than was ever in use; ``free_memory`` gives it back. LINEARIZER_KEEP_MEMORY=0 leaves the C library as it is, as do settings of one's own for
-    it (glibc.malloc in GLIBC_TUNABLES, or MALLOC_… in the environment).
+    be more than was ever in use; ``free_memory`` gives it back. LINEARIZER_KEEP_MEMORY=0 leaves the
+    C library as it is, as do settings of one's own for it (glibc.malloc in GLIBC_TUNABLES, or
+    MALLOC_… in the environment).
     """
     own = any(key.startswith("MALLOC_") for key in os.environ)
     own = own or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
