@@ -56,6 +56,11 @@ def delta_plus(size, shape, amount=0.1):
     return kernel
 
 
+def framed():
+    """Images (40, 2, 4, 6) whose border is all ones."""
+    return torch.nn.functional.pad(randn(40, 2, 2, 4), (1, 1, 1, 1), value=1.0)
+
+
 def mixing_plus(size, channels, amount):
     """A kernel across channels near the identity, so that fractional powers exist."""
     kernel = amount * randn(channels, channels, size, size)
@@ -210,6 +215,10 @@ BIJECTIONS = {
     ).initialize(randn(30, 2, 8, 8)),
     "finest waves": lambda: FinestWaves((2, 4, 6), 5).initialize(randn(40, 2, 4, 6) * 2 + 1),
     "finest waves, fresh": lambda: FinestWaves((1, 3, 5), 15),
+    "finest waves, pixels": lambda: FinestWaves((2, 4, 6), 5, pixels=True).initialize(framed()),
+    "finest waves, no such pixels": lambda: FinestWaves((2, 4, 6), 5, pixels=True).initialize(
+        randn(40, 2, 4, 6)
+    ),
     "encoder": lambda: encoder((1, 8, 8), 3, 2, hidden=4, decoder_hidden=4).initialize(
         randn(40, 1, 8, 8)
     ),

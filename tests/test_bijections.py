@@ -12,6 +12,7 @@ from linearizer.bijections import (
     AdditiveCoupling,
     AffineCoupling,
     Chain,
+    FinestWaves,
     Flatten,
     InvertibleLinear,
     PixelShuffle,
@@ -548,3 +549,21 @@ def test_principal_axes_come_first_and_have_unit_variance():
     assert float(C[:5, 5:].abs().max()) < 1e-8  # nothing is left in common
     values = torch.linalg.eigvalsh(torch.cov(x.flatten(1).mT, correction=0)).flip(0)
     assert C.trace() - 5 == pytest.approx(float(values[5:].sum()))
+
+
+def test_pixels_that_never_change_are_set_apart():
+    x = torch.nn.functional.pad(torch.randn(30, 1, 4, 4), (1, 1, 1, 1), value=0.3)
+    g = FinestWaves((1, 6, 6), 5, pixels=True).initialize(x)
+    assert float(g(x)[:, :5].abs().max()) < 1e-12
+    assert set(g.order[:4].tolist()) == {0, 5, 30, 35}  # corners first
+    again = FinestWaves((1, 6, 6), 5, pixels=True)
+    again.load_state_dict(g.state_dict())
+    for wide in (again, again.float().double()):
+        assert torch.allclose(wide(x)[:, 5:], g(x)[:, 5:], atol=1e-6)
+    x[0, 0, :, 0] += 1  # too few of them left
+    x[1, 0, :, 5] += 1
+    x[2, 0, 0] += 1
+    x[3, 0, 5, :2] += 1
+    few = FinestWaves((1, 6, 6), 5, pixels=True).initialize(x)
+    plain = FinestWaves((1, 6, 6), 5).initialize(x)
+    assert torch.equal(few(x), plain(x))

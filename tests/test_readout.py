@@ -487,6 +487,22 @@ def test_a_network_with_the_same_layers_starts_as_it(tmp_path):
     assert model().double().certify(x[:6].double()).passed
 
 
+def test_a_network_of_images_with_a_border_is_a_linearizer_exactly(tmp_path):
+    net = small_network().eval()
+    x = torch.rand(300, 1, 14, 14, generator=torch.Generator().manual_seed(3)).float()
+    x = nn.functional.pad(x, (1, 1, 1, 1), value=0.5)
+    settings = {"model": {"decoder_hidden": 4, "refine": 5},
+                "training": {"steps": 20, "tensorboard": False}, "progress": False}  # fmt: skip
+    model = lz.distill(net, x, tmp_path / "run", same=True, **settings)
+    y = net(x).detach()
+    assert torch.allclose(model.read.outputs_of(x), y, atol=2e-5 * float(y.std()))
+    again = load(tmp_path / "run").double()  # which pixels is kept with the weights
+    assert torch.allclose(again().double()(x.double()).float(), y, atol=2e-5 * float(y.std()))
+    assert again().certify(x[:6].double()).passed
+    back = again().pinv()(y.double())
+    assert torch.allclose(again()(back), y.double())
+
+
 def test_a_network_of_other_layers_cannot_be_the_same(tmp_path):
     class Odd(nn.Module):
         def forward(self, x):
@@ -729,12 +745,17 @@ def test_the_table_is_made_of_what_is_kept(tmp_path, data_root):
         pytest.skip("the encoders of disentangling_vae are not in the data folder")
     names = disentanglement_table.TEACHERS
     one = dict.fromkeys(disentanglement_table.COLUMNS, 0.5)
-    facts = {"r2": {"mean": 0.99, "least": 0.97}, "seconds": 60.0, "distillation": 0}
+    facts = {"r2": {"mean": 0.99, "least": 0.97}, "seconds": 60.0, "steps": 9}
+
+    def settings(spec, preset, number=0, steps=None):
+        plan = disentanglement_table._plan(spec, preset, number, steps)
+        return disentanglement_table._digest(plan)
+
     rows = {name: {str(s): {**one, "sap": 0.1 * s} for s in range(3)} for name in names}
     for name, spec in names.items():
         for kind, preset in disentanglement_table.KINDS.items():
-            steps = disentanglement_table._steps(spec, preset, None)
-            row = {**one, **facts, "sap": 0.25 if preset == "dsprites" else 0.15, "steps": steps}
+            row = {**one, **facts, "sap": 0.25 if preset == "dsprites" else 0.15,
+                   "settings": settings(spec, preset)}  # fmt: skip
             rows[f"Linearizer-{name}{kind}"] = {str(s): row for s in range(3)}
     (tmp_path / "scores.json").write_text(json.dumps(rows))
     result = disentanglement_table.disentanglement(3, tmp_path, data_root)
@@ -747,9 +768,10 @@ def test_the_table_is_made_of_what_is_kept(tmp_path, data_root):
     assert row["r2"] == 0.99 and row["least_r2_of_an_output"] == 0.97
     assert "| Linearizer-BetaH | 0.500 ± 0.000 (0.69 ± 0.05) | 0.250 ± 0.000" in result["table"]
     kept = disentanglement_table._Kept(tmp_path / "scores.json")
-    kept.forget("Linearizer-BetaH", steps + 1, 1)  # of another training: to be made again
+    other = settings("betah", "dsprites", steps=7)  # of another training: to be made again
+    kept.forget("Linearizer-BetaH", [other])
     assert not kept.has("Linearizer-BetaH", 0) and kept.has("Linearizer-VAE", 0)
-    kept.forget("Linearizer-VAE", disentanglement_table._steps("vae", "dsprites", None), 3)
+    kept.forget("Linearizer-VAE", [settings("vae", "dsprites", n) for n in range(3)])
     assert kept.has("Linearizer-VAE", 0) and not kept.has("Linearizer-VAE", 1)
     (tmp_path / "scores.json").write_text("{")
     with pytest.raises(ValueError, match="expected JSON"):

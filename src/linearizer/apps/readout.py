@@ -80,6 +80,9 @@ class ReadoutConfig(Settings):
     spread: float = Field(
         0.1, gt=0, description="deviation of the finest waves of the data, which encoder adds to"
     )
+    pixels: bool = Field(
+        False, description="let encoder add to pixels that the data never change, if there are any"
+    )
     save_memory: bool = Field(False, description="activation memory constant in depth")
 
 
@@ -356,7 +359,8 @@ def _on_data(config: ReadoutConfig, outputs: int, first: nn.Module | None) -> Bi
         if net == "auto":
             net = "residual" if C == 3 and min(H, W) >= 32 else "conv"
         return encoder((C, H, W), outputs, config.extra, first or net, config.hidden or 32,
-                       config.decoder_hidden, config.spread, config.mirror)  # fmt: skip
+                       config.decoder_hidden, config.spread, config.mirror,
+                       config.pixels)  # fmt: skip
     if kind == "glow":
         C, H, W = shape
         return glow((C, H, W), blocks=config.blocks, hidden=config.hidden or 16,

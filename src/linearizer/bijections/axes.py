@@ -139,11 +139,16 @@ class FinestWaves(Bijection):
     free to choose: u ← u + E(w) has E of almost all of x, and nothing of x is lost.
 
     The cosine transform is orthogonal; μ and the scales are set from data once (``initialize``).
+    Some data leave pixels as they are, as dark borders do. Where r of them never change, they can
+    take the place of the waves: u is then 0 on the data and w is all of x, so that u + E(w) is
+    *exactly* the network E.
 
     Arguments:
         shape: (C, H, W) of x; z is a vector.
         rank: r, how many waves are set apart.
         spread: Standard deviation that each of them gets; less, where the data hardly have it.
+        pixels: Take pixels that never change instead of waves, those farthest from the centre, if
+            the data of ``initialize`` have as many.
 
     Example:
         >>> x = torch.rand(50, 1, 8, 8).cumsum(2).cumsum(3)
@@ -162,7 +167,13 @@ class FinestWaves(Bijection):
     order: Tensor
     place: Tensor
 
-    def __init__(self, shape: tuple[int, int, int], rank: int, spread: float = 0.01) -> None:
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        rank: int,
+        spread: float = 0.01,
+        pixels: bool = False,
+    ) -> None:
         super().__init__(shape)
         if len(self.shape) != 3:
             raise ValueError(f"FinestWaves: expected an image shape (C, H, W), got {self.shape}.")
@@ -171,17 +182,18 @@ class FinestWaves(Bijection):
         if not spread > 0:
             raise ValueError(f"FinestWaves: expected a spread > 0, got {spread}.")
         self.out_shape = (self.dim,)
-        self.rank, self.spread = rank, float(spread)
+        self.rank, self.spread, self.pixels = rank, float(spread), pixels
         self.register_buffer("mean", torch.zeros(self.dim))
         self.register_buffer("scale", torch.ones(rank))
         self.register_buffer("initialized", torch.tensor(False))
         C, H, W = self.shape
         fine = torch.arange(H)[:, None] / H + torch.arange(W) / W
         order = fine.expand(C, H, W).flatten().argsort(descending=True, stable=True)
-        self.register_buffer("order", order, persistent=False)
-        self.register_buffer("place", order.argsort(), persistent=False)
+        # What data may decide is kept with the weights.
+        self.register_buffer("order", order, persistent=pixels)
+        self.register_buffer("place", order.argsort(), persistent=pixels)
         for name, n in (("rows", H), ("columns", W)):
-            self.register_buffer(name, _cosines(n).to(self.mean), persistent=False)
+            self.register_buffer(name, _cosines(n).to(self.mean), persistent=pixels)
 
     def turn(self, y: Tensor) -> Tensor:
         """The waves of y, the finest first, (n, dim) → (n, dim)."""
@@ -213,12 +225,28 @@ class FinestWaves(Bijection):
         super()._apply(fn, recurse)
         for name, n in (("rows", self.shape[1]), ("columns", self.shape[2])):
             matrix = getattr(self, name)  # orthogonal in the precision that the layer has now
-            if not matrix.is_meta:
+            if not matrix.is_meta and not _is_eye(matrix):
                 matrix.copy_(_cosines(n))
         return self
 
+    def _take_pixels(self, x: Tensor) -> None:
+        """Pixels that are the same in all x instead of waves, if there are as many."""
+        unused = (x == x[:1]).all(0)
+        if int(unused.sum()) < self.rank:
+            return
+        _, H, W = self.shape
+        down, right = ((torch.arange(n, device=x.device) - (n - 1) / 2).square() for n in (H, W))
+        far = torch.where(unused, down[:, None] + right, -1.0)
+        order = far.flatten().argsort(descending=True, stable=True)
+        self.order.copy_(order)
+        self.place.copy_(order.argsort())
+        for matrix in (self.rows, self.columns):
+            matrix.copy_(torch.eye(len(matrix)))
+
     def _initialize(self, x: Tensor) -> Tensor:
         if not self.initialized:
+            if self.pixels:
+                self._take_pixels(x)
             self.mean.copy_(x.flatten(1).mean(0))
             y = self.turn(x.flatten(1) - self.mean)
             # A wave that the data hardly have is not blown up: noise in it would be.
@@ -227,6 +255,10 @@ class FinestWaves(Bijection):
             self.scale.copy_(deviation.clamp_min(least) / self.spread)
             self.initialized.fill_(True)
         return self.forward(x)
+
+
+def _is_eye(matrix: Tensor) -> bool:
+    return torch.equal(matrix, torch.eye(len(matrix)).to(matrix))
 
 
 def _cosines(n: int) -> Tensor:

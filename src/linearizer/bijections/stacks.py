@@ -314,6 +314,7 @@ def encoder(
     decoder_hidden: int = 16,
     spread: float = 0.01,
     mirror: bool = False,
+    pixels: bool = False,
 ) -> Chain:
     r"""An image as (u, w): u what networks say of it, w what a decoder cannot tell from u.
 
@@ -336,6 +337,8 @@ def encoder(
         spread: Standard deviation of the waves that E adds to. The less, the closer u is to E; the
             more, the less of those waves is in the images that D makes.
         mirror: Whether "residual" takes the mean over an image and its mirror image.
+        pixels: Take pixels that the data never change in place of waves, if there are enough: u is
+            then E itself, exactly.
 
     Example:
         >>> g = encoder((1, 16, 16), outputs=3, hidden=8).initialize(torch.rand(20, 1, 16, 16))
@@ -350,7 +353,7 @@ def encoder(
     if not isinstance(extra, int) or extra < 0:
         raise ValueError(f"encoder: expected extra to be a whole number ≥ 0, got {extra!r}.")
     rank = outputs + extra
-    waves = FinestWaves(shape, rank, spread)
+    waves = FinestWaves(shape, rank, spread, pixels)
     dense = max(256, 8 * decoder_hidden)
     if isinstance(net, nn.Module):
         first = net

@@ -2,6 +2,7 @@ r"""FactorVAE, SAP and DCI scores of encoders of dSprites, and of what is distil
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +16,7 @@ from ..apps.disentangle import APP, Config, Distillation
 from ..checkpoint import CONFIG, atomic
 from ..disentanglement import Scores, codes_of, scores
 from ..networks import load_network
-from ..runs import execute, opened, plan, run_data
+from ..runs import Plan, execute, opened, plan, run_data
 from .tables import Say, rounded, write_table
 
 __all__ = ["disentanglement", "disentanglement_of", "table"]
@@ -26,8 +27,6 @@ TEACHERS = {"VAE": "vae", "FactorVAE": "factor", "BetaH": "betah"}
 KINDS = {"": "dsprites", ", same layers": "same"}
 #: Steps of a distillation where they are not those of the preset: some are harder to learn.
 STEPS = {("factor", "dsprites"): 6_000, ("betah", "dsprites"): 6_000}
-#: Of the finest waves, where pictures need not be made: boosted trees see 2% of a deviation.
-SPREAD = {"same": 0.002}
 COLUMNS = {
     "factor_vae": "FactorVAE",
     "sap": "SAP",
@@ -100,14 +99,15 @@ def disentanglement(
     learned = {f"Linearizer-{name}{kind}": (name, preset) for name in TEACHERS
                for kind, preset in KINDS.items()}  # fmt: skip
     for row, (name, preset) in learned.items():  # scores of other settings are not of this table
-        kept.forget(row, _steps(TEACHERS[name], preset, steps), distillations)
+        wanted = [_plan(TEACHERS[name], preset, n, steps) for n in range(distillations)]
+        kept.forget(row, [_digest(plan) for plan in wanted])
     for number in range(min(distillations, seeds)):
         for row, (name, preset) in learned.items():
             if all(kept.has(row, s) for s in range(number, seeds, distillations)):
                 continue
             say(f"{row}, distillation {number}")
             run = out / f"{TEACHERS[name]}-{preset}-{number}"
-            facts[row, number] = _distilled(TEACHERS[name], preset, number, run, root, steps)
+            facts[row, number] = _distilled(_plan(TEACHERS[name], preset, number, steps), run, root)
             encoders[row, number] = _of_run(run)
             say(f"{row}, distillation {number}: R² {facts[row, number]['r2']['mean']:.4f}")
     order = [
@@ -165,13 +165,12 @@ class _Kept:
     def get(self, row: str, seed: int) -> dict[str, Any]:
         return self.rows[row][str(seed)]
 
-    def forget(self, row: str, steps: int, distillations: int) -> None:
-        """Drop those of a row that were distilled otherwise."""
+    def forget(self, row: str, settings: list[str]) -> None:
+        """Drop those of a row that were distilled otherwise; the seeds take each in turn."""
         self.rows[row] = {
             seed: value
             for seed, value in self.rows.get(row, {}).items()
-            if value.get("steps") == steps
-            and value.get("distillation", 0) == int(seed) % distillations
+            if value.get("settings") == settings[int(seed) % len(settings)]
         }
 
     def put(self, row: str, seed: int, value: Mapping[str, Any]) -> None:
@@ -180,26 +179,29 @@ class _Kept:
             part.write_text(json.dumps(self.rows, indent=2) + "\n", encoding="utf-8")
 
 
-def _distilled(
-    spec: str, preset: str, number: int, run: Path, root: Path | None, steps: int | None
-) -> dict[str, Any]:
-    """Train one Linearizer, unless it is there; how well it stands in for its teacher."""
+def _plan(spec: str, preset: str, number: int, steps: int | None) -> Plan:
+    """How a Linearizer is distilled from a teacher."""
+    usual = STEPS.get((spec, preset), APP.presets[preset]["training"]["steps"])
     flags: dict[str, dict[str, Any]] = {
         "data": {"teacher": spec},
-        # The decoder has no part in f(x), which is all that is scored; and the less of the finest
-        # waves is in it, the closer it is to its network.
-        "model": {"refine": 0, "spread": SPREAD.get(preset, Config().spread)},
-        "training": {"seed": number, "tensorboard": False, "steps": _steps(spec, preset, steps)},
+        "model": {"refine": 0},  # the decoder has no part in f(x), which is all that is scored
+        "training": {"seed": number, "tensorboard": False, "steps": steps or usual},
     }
-    done = execute(plan("disentangle", preset=preset, flags=flags), run, root=root,
-                   resume=True, progress=False)  # fmt: skip
+    return plan("disentangle", preset=preset, flags=flags)
+
+
+def _digest(wanted: Plan) -> str:
+    """What tells one way to distil from another."""
+    model = Config(**wanted.model).model_dump(mode="json")
+    parts = wanted.data.model_dump(mode="json"), model, wanted.training.model_dump(mode="json")
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+
+
+def _distilled(wanted: Plan, run: Path, root: Path | None) -> dict[str, Any]:
+    """Train one Linearizer, unless it is there; how well it stands in for its teacher."""
+    done = execute(wanted, run, root=root, resume=True, progress=False)
     return {"r2": _r2(run, root), "seconds": done.seconds, "steps": done.step,
-            "distillation": number}  # fmt: skip
-
-
-def _steps(spec: str, preset: str, steps: int | None) -> int:
-    usual = int(APP.presets[preset]["training"]["steps"])
-    return steps or STEPS.get((spec, preset), usual)
+            "settings": _digest(wanted)}  # fmt: skip
 
 
 def _of_run(run: str | Path) -> Encode:
