@@ -520,6 +520,9 @@ def test_a_network_of_other_layers_cannot_be_the_same(tmp_path):
     with pytest.raises(ValueError, match="do not give what the network gives"):
         lz.distill(hooked, x, same=True, **few)
     assert disentangle.Config(layers=[{"kind": "ReLU"}]).layers == ()  # of no use to net = auto
+    plain = nn.Sequential(nn.Flatten(), nn.Linear(400, 3)).float()
+    with pytest.raises(ValueError, match="layers is .*ReLU.* in the settings, but given has"):
+        lz.distill(plain, x, same=True, model={"layers": [{"kind": "ReLU"}]}, **few)
 
 
 def test_outputs_and_features_of_unequal_size_are_learned():

@@ -162,7 +162,10 @@ def execute(
     facts = app.facts(source)
     for key in facts.keys() & plan.model.keys():
         # Through the schema, where lists and tuples are one.
-        asked, found = (app.Config(**{key: v}) for v in (plan.model[key], facts[key]))
+        asked, found = (
+            resolve(app.Config, f"{app.name} [model]", {**plan.model, key: v})
+            for v in (plan.model[key], facts[key])
+        )
         if asked != found:
             raise ValueError(
                 f"{app.name}: {key} is {plan.model[key]!r} in the settings, but {source.name} has "
