@@ -514,7 +514,7 @@ def linearizer(*arguments):
     sys.argv = ["linearizer", *map(str, arguments)]
     try:
         with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = cli._run()
+            code = cli.run()
     finally:
         sys.argv = before
         torch.set_default_dtype(torch.float64)

@@ -1302,7 +1302,7 @@ def command(*words, **more):
 def test_help_is_there_without_torch():
     code = (
         "import sys; sys.argv = ['linearizer', 'serve', '--help']\n"
-        "from linearizer.cli import _run; _run(); assert 'torch' not in sys.modules"
+        "from linearizer.cli import run; run(); assert 'torch' not in sys.modules"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and "--token" in done.stdout, done.stderr
