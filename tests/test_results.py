@@ -8,7 +8,12 @@ from pathlib import Path
 import pytest
 
 from linearizer import results
-from linearizer.results import APART, BETTER, EQUAL, MISSING, SILENT, WORSE, judged, spread
+from linearizer.results.attributes import attributes_claims
+from linearizer.results.claims import APART, BETTER, EQUAL, MISSING, SILENT, WORSE, judged, spread
+from linearizer.results.encoders import disentangle_claims
+from linearizer.results.flows import flow_claims
+from linearizer.results.styles import style_claims
+from linearizer.results.weather import weather_claims
 
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 
@@ -105,7 +110,7 @@ def test_no_row_of_a_flow_has_the_protocol_of_the_paper(found):
                 assert claim.verdict == APART, claim
     row = found["flow"]["mnist-flow"]
     row["inversion"]["rank"] = 16
-    inverse = [c for c in results.flow_claims(row) if "inversion" in c.what]
+    inverse = [c for c in flow_claims(row) if "inversion" in c.what]
     assert len(inverse) == 2
     for claim in inverse:
         assert claim.verdict == APART and "ours is at the rank of B, 16;" in claim.protocol
@@ -114,32 +119,32 @@ def test_no_row_of_a_flow_has_the_protocol_of_the_paper(found):
 def test_another_size_of_images_is_another_protocol(found):
     row = copy.deepcopy(found["attributes"]["celeba-attributes"])
     row["data"].update(test_images=19_962, shape=[3, 64, 64])
-    assert results.attributes_claims(row)[0].protocol.startswith("yes: ")
+    assert attributes_claims(row)[0].protocol.startswith("yes: ")
     for shape, said in (([3, 32, 32], "3×32×32"), (None, "of unknown size")):
         row["data"]["shape"] = shape
-        protocol = results.attributes_claims(row)[0].protocol
+        protocol = attributes_claims(row)[0].protocol
         assert protocol.startswith("no: ") and protocol.endswith(
             f"; images {said}, the paper's are 3×64×64")  # fmt: skip
     flow = copy.deepcopy(found["flow"]["mnist-flow"])
-    assert not any("images 1×" in c.protocol for c in results.flow_claims(flow))
+    assert not any("images 1×" in c.protocol for c in flow_claims(flow))
     flow["data"]["shape"] = [1, 28, 28]
-    assert "images 1×28×28, the paper's are 1×32×32" in results.flow_claims(flow)[0].protocol
+    assert "images 1×28×28, the paper's are 1×32×32" in flow_claims(flow)[0].protocol
 
 
 def test_weather_is_the_same_protocol_after_a_whole_training_only(found):
     row = copy.deepcopy(found["weather"])
-    by = {c.what: c for c in results.weather_claims(row)}
+    by = {c.what: c for c in weather_claims(row)}
     same = by["weather: 96 steps, MSE"]
     assert same.protocol.startswith("yes: look-back 96") and "looks at test rows" in same.protocol
     ridge = by["weather: 96 / 192 / 336 / 720 steps, MSE of the baseline “ridge, per channel”"]
     assert ridge.verdict == SILENT
     assert ridge.ours.startswith(f"{row['rows']['ridge, per channel']['96']['mse']:.3f} / ")
     row["rows"]["strict"]["96"]["steps"] = 60
-    by = {c.what: c for c in results.weather_claims(row)}
+    by = {c.what: c for c in weather_claims(row)}
     assert by["weather: 96 steps, MSE"].protocol == "no: 60 training steps, the preset's are 300"
     assert by["weather: 192 steps, MSE"].protocol == same.protocol
     row["look_back"] = 336
-    assert results.weather_claims(row)[1].protocol == "no: look-back 336, the paper's is 96"
+    assert weather_claims(row)[1].protocol == "no: look-back 336, the paper's is 96"
 
 
 def test_better_by_another_protocol_is_counted_apart(found):
@@ -162,7 +167,7 @@ def test_styles_say_how_many_photos_each_figure_is_of(found):
     assert row["photos"] == 200
 
     def protocols():
-        return {c.what.split(":")[0].split(" ")[0]: c.protocol for c in results.style_claims(row)}
+        return {c.what.split(":")[0].split(" ")[0]: c.protocol for c in style_claims(row)}
 
     said = protocols()
     assert said["LPIPS"] == "200 held-out photos" and said["blend"].startswith("8 held-out photos")
@@ -192,7 +197,7 @@ def test_scores_of_several_seeds(found):
     what = "Linearizer-BetaH: largest difference of a score to its teacher's"
 
     def again():
-        (claim,) = (c for c in results.disentangle_claims(table) if c.what == what)
+        (claim,) = (c for c in disentangle_claims(table) if c.what == what)
         return claim
 
     table["rows"]["Linearizer-BetaH"]["factor_vae"] = [0.64, 0.05]  # 0.05 away, the paper 0.10
@@ -222,10 +227,10 @@ def test_flows_without_lpips_or_features_are_told(found):
         del steps["lpips"]
     del row["inversion"]["lpips_alex"]
     row["fid"] = {"features": None}
-    missing = [c for c in results.flow_claims(row) if c.verdict == MISSING]
+    missing = [c for c in flow_claims(row) if c.verdict == MISSING]
     assert [c.paper for c in missing] == ["0.007", "0.006", "123"]
     row["data"]["name"], row["paper"] = "digits", {}
-    claims = results.flow_claims(row)
+    claims = flow_claims(row)
     assert {c.verdict for c in claims} == {SILENT} and {c.paper for c in claims} == {"–"}
 
 
