@@ -219,6 +219,12 @@ BIJECTIONS = {
     "finest waves, no such pixels": lambda: FinestWaves((2, 4, 6), 5, pixels=True).initialize(
         randn(40, 2, 4, 6)
     ),
+    "principal axes, of little": lambda: PrincipalAxes((4,), 4, least=0.1).initialize(
+        randn(9, 4) * torch.tensor([1.0, 1.0, 0.01, 0.0])
+    ),
+    "encoder, pixels": lambda: encoder(
+        (2, 4, 6), 3, hidden=4, decoder_hidden=4, pixels=True
+    ).initialize(framed()),
     "encoder": lambda: encoder((1, 8, 8), 3, 2, hidden=4, decoder_hidden=4).initialize(
         randn(40, 1, 8, 8)
     ),

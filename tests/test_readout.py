@@ -487,20 +487,79 @@ def test_a_network_with_the_same_layers_starts_as_it(tmp_path):
     assert model().double().certify(x[:6].double()).passed
 
 
+def bordered(n=300):
+    x = torch.rand(n, 1, 14, 14, generator=torch.Generator().manual_seed(3)).float()
+    return nn.functional.pad(x, (1, 1, 1, 1), value=0.5)
+
+
+FEW = {"model": {"decoder_hidden": 4, "refine": 5}, "progress": False,
+       "training": {"steps": 20, "tensorboard": False}}  # fmt: skip
+
+
 def test_a_network_of_images_with_a_border_is_a_linearizer_exactly(tmp_path):
-    net = small_network().eval()
-    x = torch.rand(300, 1, 14, 14, generator=torch.Generator().manual_seed(3)).float()
-    x = nn.functional.pad(x, (1, 1, 1, 1), value=0.5)
-    settings = {"model": {"decoder_hidden": 4, "refine": 5},
-                "training": {"steps": 20, "tensorboard": False}, "progress": False}  # fmt: skip
-    model = lz.distill(net, x, tmp_path / "run", same=True, **settings)
+    net, x = small_network().eval(), bordered()
+    model = lz.distill(net, x, tmp_path / "run", same=True, **FEW)
     y = net(x).detach()
-    assert torch.allclose(model.read.outputs_of(x), y, atol=2e-5 * float(y.std()))
+    near = 2e-5 * float(y.std())
+    assert torch.allclose(model.read.outputs_of(x), y, atol=near)
     again = load(tmp_path / "run").double()  # which pixels is kept with the weights
-    assert torch.allclose(again().double()(x.double()).float(), y, atol=2e-5 * float(y.std()))
+    assert torch.allclose(again()(x.double()).float(), y, atol=near)
     assert again().certify(x[:6].double()).passed
     back = again().pinv()(y.double())
     assert torch.allclose(again()(back), y.double())
+
+
+@pytest.mark.parametrize("last", ["narrow", "sum", "large"])
+def test_outputs_that_depend_on_each_other_are_a_linearizer_too(last):
+    net, x = small_network().eval(), bordered()
+    m = net(x).shape[1]
+    with torch.no_grad():
+        turn = nn.Linear(m, m).float()
+        if last == "sum":  # always 1
+            turn.weight -= turn.weight.mean(0)
+            turn.bias += (1 - turn.bias.sum()) / m
+        elif last == "large":  # with few digits left
+            turn.weight.copy_(torch.eye(m))
+            turn.bias.fill_(300 * float(net(x).std()))
+    more = [nn.Linear(m, 1), nn.Linear(1, m)] if last == "narrow" else [turn]
+    net = nn.Sequential(*net, *more).float()
+    y = net(x).detach()
+    f = lz.distill(net, x, same=True, **FEW)()
+    gap = (f(x) - y).abs().amax(0)
+    assert bool((gap < 1e-4 * y.std(0) + 3e-6 * y.abs().amax(0)).all())
+
+
+def test_pixels_that_change_in_few_images_are_seen():
+    net, x = small_network().eval(), bordered(3000)
+    x[-4:, :, 0] += 0.3  # all of the border, but in different images
+    x[-3, :, -1] += 0.2
+    x[-2, :, :, 0] += 0.2
+    x[-1, :, :, -1] += 0.2
+    for seed in range(2):
+        few = {**FEW, "training": {**FEW["training"], "seed": seed}}
+        model = lz.distill(net, x, same=True, **few)
+        assert not model.read._layers()[0].taken
+
+
+def test_a_run_of_the_same_layers_resumes(tmp_path):
+    run = tmp_path / "run"
+    np.save(tmp_path / "x.npy", bordered().numpy())
+    (tmp_path / "mine.py").write_text(
+        "from torch import nn\n"
+        "net = nn.Sequential(nn.Conv2d(1, 2, (3, 5)), nn.Flatten(), nn.Linear(2 * 14 * 12, 2))\n"
+    )
+    flags = {"data": {"name": str(tmp_path / "x.npy"), "teacher": f"{tmp_path}/mine.py:net"},
+             "model": FEW["model"], "training": FEW["training"]}  # fmt: skip
+    torch.set_default_dtype(torch.float32)
+    plan = runs.plan("disentangle", preset="same", flags=flags)
+    runs.execute(plan, run, progress=False)
+    config = json.loads((run / "config.json").read_text())
+    assert config["model"]["layers"][0]["kernel_size"] == [3, 5]
+    del config["model"]["mirror"]  # as if that setting were newer than the run
+    (run / "config.json").write_text(json.dumps(config))
+    result = runs.execute(runs.planned(run, {"steps": 30}), run, progress=False, resume=True)
+    torch.set_default_dtype(torch.float64)
+    assert result.step == 30
 
 
 def test_a_network_of_other_layers_cannot_be_the_same(tmp_path):

@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager, nullcontext
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -161,9 +161,11 @@ def execute(
         say(note)
     facts = app.facts(source)
     for key in facts.keys() & plan.model.keys():
-        # Through the schema, where lists and tuples are one.
+        # Through the schema and as JSON, where lists and tuples are one.
         asked, found = (
-            resolve(app.Config, f"{app.name} [model]", {**plan.model, key: v})
+            resolve(app.Config, f"{app.name} [model]", {**plan.model, key: v}).model_dump(
+                mode="json"
+            )
             for v in (plan.model[key], facts[key])
         )
         if asked != found:
@@ -272,6 +274,10 @@ def _refine(
 def _same(run: Path, settings: Mapping[str, Any]) -> None:
     """A run may go on with other training settings, not as another model or on other data."""
     before = read_config(run)
+    if before.get("app") == settings["app"] and isinstance(before.get("model"), dict):
+        with suppress(ValueError):  # settings that are newer than the run have their defaults
+            saved = resolve(apps.get(settings["app"]).Config, str(run), before["model"])
+            before["model"] = saved.model_dump(mode="json")
     for section in ("app", "data", "model"):
         if before.get(section) == settings[section]:
             continue

@@ -138,6 +138,7 @@ def measure(model: Attributes, batch: Any, draw: Draw) -> dict[str, Tensor]:
 def start(model: Attributes, data: Any) -> None:
     """Refuse what could not be finished."""
     model.read.check(data)
+    model.read.find_pixels(data.train)
 
 
 def refine(model: Attributes, data: Any) -> Refinement | None:

@@ -23,8 +23,8 @@ from .readout import Readout, ReadoutConfig, kind_of
 
 __all__ = ["APP", "Config", "Distillation", "loss", "measure"]
 
-#: Of an output, in its standard deviations.
-ROUNDING = 1e-4
+#: Errors of an output that are not learned from: in its standard deviations, and of its own size.
+ROUNDING, RELATIVE = 1e-4, 1e-6
 
 
 class Config(ReadoutConfig):
@@ -43,9 +43,6 @@ class Config(ReadoutConfig):
     noise: float = Field(0.0, ge=0, description="added to the data of mlp and glow")
     spread: float = Field(
         0.02, gt=0, description="deviation of the finest waves of the data, which encoder adds to"
-    )
-    pixels: bool = Field(
-        True, description="let encoder add to pixels that the data never change, if there are any"
     )
     agree: float = Field(
         0.05, ge=0, description="weight of how far the network is from what the decoder was given"
@@ -110,12 +107,13 @@ def _same(config: Config) -> Layers | None:
 def loss(model: Distillation, batch: Any, draw: Draw) -> dict[str, Tensor]:
     r"""error·‖(f(x) − y)/s‖²/k with s the spread of each output, and what g_x is trained for.
 
-    Errors below 1e-4·s are those of rounding: nothing is learned of them, so that a model which is
-    its network exactly stays so.
+    Errors below 1e-4·s + 1e-6·|y| are those of rounding: nothing is learned of them, so that a
+    model which is its network exactly stays so.
     """
     y, terms = model.read.terms(batch.x, draw)
     gap = (y - batch.y) / model.spread
-    error = (gap.square() - ROUNDING**2).clamp_min(0).mean()
+    least = ROUNDING + RELATIVE * batch.y.abs() / model.spread
+    error = (gap.square() - least.square()).clamp_min(0).mean()
     return {"outputs": model.config.error * error, **terms}
 
 
@@ -133,6 +131,7 @@ def start(model: Distillation, data: Any) -> None:
     """Mean and spread of the network's outputs, from samples all over the data."""
     model.read.check(data)
     train = data.train
+    model.read.find_pixels(train.part)  # without the network's outputs
     index = torch.randint(len(train), (4096,), generator=torch.Generator().manual_seed(0))
     y = torch.cat([train.batch(i).y for i in index.split(512)])
     spread = y.std(0)
@@ -199,7 +198,7 @@ def spectrum(model: Distillation, folder: Path, k: int) -> dict[str, Any]:
 
 _SPRITES = {
     "g": "encoder", "net": "conv", "hidden": 16, "decoder_hidden": 16,
-    "decode": 0.0, "refine": 2000,
+    "decode": 0.0, "refine": 2000, "pixels": True,
 }  # fmt: skip
 #: Muon leaves less error than Adam in the same time.
 _LONG = {

@@ -34,6 +34,8 @@ DECODE = 5.0
 #: Least singular value of a core that is settled, as a share of the largest: one that f† in float32
 #: does not yet take for zero.
 LEAST = 3e-3
+#: Samples among which pixels that never change are looked for.
+SEEN = 20_000
 
 
 class ReadoutConfig(Settings):
@@ -78,10 +80,13 @@ class ReadoutConfig(Settings):
         0.0, ge=0, description="weight of how far the network is from what the decoder was given"
     )
     spread: float = Field(
-        0.1, gt=0, description="deviation of the finest waves of the data, which encoder adds to"
+        0.1,
+        gt=0,
+        description="deviation of the finest waves of the data, which encoder adds to",
     )
     pixels: bool = Field(
-        False, description="let encoder add to pixels that the data never change, if there are any"
+        False,
+        description="add to pixels that never change instead of waves, if there are enough of them",
     )
     save_memory: bool = Field(False, description="activation memory constant in depth")
 
@@ -157,6 +162,19 @@ class Readout(nn.Module):
         waves, encode, _, last = self._layers()
         u = encode(waves(x))[:, : self.width]
         return self.target.points(Dense(self.weight)(last.g(u)))
+
+    @torch.no_grad()
+    def find_pixels(self, part: Any) -> None:
+        """Tell the encoder which pixels never change, from up to 20,000 samples."""
+        if not self.encodes or not self.config.pixels:
+            return
+        waves, *_ = self._layers()
+        index = torch.linspace(0, len(part) - 1, min(len(part), SEEN), dtype=torch.float64).long()
+        first = part.batch(index[:1]).x
+        unused = torch.ones(first.shape[1:], dtype=torch.bool)
+        for some in index.split(500):
+            unused &= (part.batch(some).x == first).all(0)
+        waves.take_pixels(unused)
 
     def initialize(self, x: Tensor, y: Tensor) -> None:
         """What depends on data in both g, from data and wanted outputs with a little noise."""

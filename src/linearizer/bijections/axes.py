@@ -23,6 +23,8 @@ class PrincipalAxes(Bijection):
     Arguments:
         shape: Shape of x; z is a vector.
         rank: r, how many leading axes.
+        least: Axes along which data vary less than this share of the largest deviation are not
+            scaled up further than it says; with 0, data that do not vary along r axes are refused.
 
     Example:
         >>> x = torch.randn(500, 6) @ torch.diag(torch.tensor([9.0, 5.0, 1.0, 1.0, 1.0, 1.0]))
@@ -39,12 +41,14 @@ class PrincipalAxes(Bijection):
     scale: Tensor
     initialized: Tensor
 
-    def __init__(self, shape: tuple[int, ...], rank: int) -> None:
+    def __init__(self, shape: tuple[int, ...], rank: int, least: float = 0.0) -> None:
         super().__init__(shape)
         self.out_shape = (self.dim,)
         if not 1 <= rank <= self.dim:
             raise ValueError(f"PrincipalAxes: expected 1 ≤ rank ≤ {self.dim}, got {rank}.")
-        self.rank = rank
+        if not 0 <= least <= 1:
+            raise ValueError(f"PrincipalAxes: expected 0 ≤ least ≤ 1, got {least}.")
+        self.rank, self.least = rank, float(least)
         self.register_buffer("mean", torch.zeros(self.dim))
         self.register_buffer("reflectors", torch.zeros(self.dim, rank))
         self.register_buffer("triangle", torch.zeros(rank, rank))
@@ -105,14 +109,17 @@ class PrincipalAxes(Bijection):
                 )
             y = y - mean
             # The smaller Gram matrix of the two has the same leading directions.
-            if n < self.dim:
+            if n < self.dim and not self.least:
                 values, U = torch.linalg.eigh(y @ y.mT)
                 Q = y.mT @ U[:, -r:].flip(1)
             else:
                 values, Q = torch.linalg.eigh(y.mT @ y)
                 Q = Q[:, -r:].flip(1)
             variance = values[-r:].flip(0) / n
-            if variance[-1] <= 1e-12 * variance[0]:
+            if self.least:
+                largest = float(variance[0]) or 1.0
+                variance = variance.clamp_min(self.least**2 * largest)
+            elif variance[-1] <= 1e-12 * variance[0]:
                 raise ValueError(
                     f"PrincipalAxes.initialize: the data vary in fewer than rank = {r} directions. "
                     "Lower the rank, or add a little noise."
@@ -148,7 +155,7 @@ class FinestWaves(Bijection):
         rank: r, how many waves are set apart.
         spread: Standard deviation that each of them gets; less, where the data hardly have it.
         pixels: Take pixels that never change instead of waves, those farthest from the centre, if
-            the data of ``initialize`` have as many.
+            there are as many: in the data of ``initialize``, or as ``take_pixels`` was told.
 
     Example:
         >>> x = torch.rand(50, 1, 8, 8).cumsum(2).cumsum(3)
@@ -162,6 +169,7 @@ class FinestWaves(Bijection):
     mean: Tensor
     scale: Tensor
     initialized: Tensor
+    taken: Tensor
     rows: Tensor
     columns: Tensor
     order: Tensor
@@ -183,6 +191,7 @@ class FinestWaves(Bijection):
             raise ValueError(f"FinestWaves: expected a spread > 0, got {spread}.")
         self.out_shape = (self.dim,)
         self.rank, self.spread, self.pixels = rank, float(spread), pixels
+        self.choose = pixels  #: whether ``initialize`` is to look for pixels
         self.register_buffer("mean", torch.zeros(self.dim))
         self.register_buffer("scale", torch.ones(rank))
         self.register_buffer("initialized", torch.tensor(False))
@@ -190,22 +199,29 @@ class FinestWaves(Bijection):
         fine = torch.arange(H)[:, None] / H + torch.arange(W) / W
         order = fine.expand(C, H, W).flatten().argsort(descending=True, stable=True)
         # What data may decide is kept with the weights.
+        self.register_buffer("taken", torch.tensor(False), persistent=pixels)
         self.register_buffer("order", order, persistent=pixels)
         self.register_buffer("place", order.argsort(), persistent=pixels)
         for name, n in (("rows", H), ("columns", W)):
-            self.register_buffer(name, _cosines(n).to(self.mean), persistent=pixels)
+            self.register_buffer(name, _cosines(n).to(self.mean), persistent=False)
 
     def turn(self, y: Tensor) -> Tensor:
-        """The waves of y, the finest first, (n, dim) → (n, dim)."""
+        """The waves of y, the finest first, (n, dim) → (n, dim); or its pixels."""
+        image = y.reshape(-1, *self.shape)
         with torch.autocast(y.device.type, enabled=False):
-            waves = self.rows @ y.reshape(-1, *self.shape) @ self.columns.mT
+            waves = self.rows @ image @ self.columns.mT
+        if self.pixels:
+            waves = torch.where(self.taken, image, waves)
         return waves.flatten(1)[:, self.order]
 
     def turn_back(self, u: Tensor, w: Tensor) -> Tensor:
         """What has the waves (u, w), (n, rank) and (n, dim − rank) → (n, dim)."""
         waves = torch.cat([u, w], 1)[:, self.place].reshape(-1, *self.shape)
         with torch.autocast(waves.device.type, enabled=False):
-            return (self.rows.mT @ waves @ self.columns).flatten(1)
+            image = self.rows.mT @ waves @ self.columns
+        if self.pixels:
+            image = torch.where(self.taken, waves, image)
+        return image.flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
         y = self.turn(x.flatten(1) - self.mean)
@@ -219,46 +235,48 @@ class FinestWaves(Bijection):
         return self.forward(x), -self.scale.log().sum().expand(x.shape[0])
 
     def extra_repr(self) -> str:
-        return f"{self.shape}, rank={self.rank}, initialized={bool(self.initialized)}"
+        apart = "pixels" if self.taken else "waves"
+        return f"{self.shape}, rank={self.rank} {apart}, initialized={bool(self.initialized)}"
 
     def _apply(self, fn: Any, recurse: bool = True) -> FinestWaves:
         super()._apply(fn, recurse)
         for name, n in (("rows", self.shape[1]), ("columns", self.shape[2])):
             matrix = getattr(self, name)  # orthogonal in the precision that the layer has now
-            if not matrix.is_meta and not _is_eye(matrix):
+            if not matrix.is_meta:
                 matrix.copy_(_cosines(n))
         return self
 
-    def _take_pixels(self, x: Tensor) -> None:
-        """Pixels that are the same in all x instead of waves, if there are as many."""
-        unused = (x == x[:1]).all(0)
+    @torch.no_grad()
+    def take_pixels(self, unused: Tensor) -> None:
+        """Set pixels apart instead of waves, if enough of them are unused, (C, H, W) of bool."""
+        self.choose = False
         if int(unused.sum()) < self.rank:
             return
         _, H, W = self.shape
-        down, right = ((torch.arange(n, device=x.device) - (n - 1) / 2).square() for n in (H, W))
-        far = torch.where(unused, down[:, None] + right, -1.0)
+        down, right = ((torch.arange(n) - (n - 1) / 2).square() for n in (H, W))
+        far = torch.where(unused.cpu(), down[:, None] + right, -1.0)
         order = far.flatten().argsort(descending=True, stable=True)
         self.order.copy_(order)
         self.place.copy_(order.argsort())
-        for matrix in (self.rows, self.columns):
-            matrix.copy_(torch.eye(len(matrix)))
+        self.taken.fill_(True)
 
     def _initialize(self, x: Tensor) -> Tensor:
         if not self.initialized:
-            if self.pixels:
-                self._take_pixels(x)
+            if self.choose and len(x) > 1:
+                self.take_pixels((x == x[:1]).all(0))
             self.mean.copy_(x.flatten(1).mean(0))
+            if self.taken:  # the mean of equal numbers is not quite that number
+                first = self.order[: self.rank]
+                self.mean[first] = x[0].flatten()[first]
             y = self.turn(x.flatten(1) - self.mean)
-            # A wave that the data hardly have is not blown up: noise in it would be.
-            least = max(0.01 * float(y.square().mean().sqrt()), 1e-6)
+            # A wave that the data hardly have is not blown up: noise in it would be. Pixels that
+            # never change count as if they had a tenth of what others have.
+            share = 0.1 if self.taken else 0.01
+            least = max(share * float(y.square().mean().sqrt()), 1e-6)
             deviation = y[:, : self.rank].square().mean(0).sqrt()
             self.scale.copy_(deviation.clamp_min(least) / self.spread)
             self.initialized.fill_(True)
         return self.forward(x)
-
-
-def _is_eye(matrix: Tensor) -> bool:
-    return torch.equal(matrix, torch.eye(len(matrix)).to(matrix))
 
 
 def _cosines(n: int) -> Tensor:

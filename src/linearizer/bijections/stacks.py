@@ -31,6 +31,10 @@ __all__ = ["encoder", "glow", "mlp", "patches", "revnet", "subspace"]
 #: (input channels, output channels) ↦ network
 Conditioner = Callable[[int, int], nn.Module]
 
+#: Deviation, as a share of the largest, of coordinates of an encoder that are scaled up to 1; twice
+#: what f† in float32 does not yet take for zero.
+LEAST = 6e-3
+
 
 def glow(
     shape: tuple[int, int, int],
@@ -338,7 +342,7 @@ def encoder(
             more, the less of those waves is in the images that D makes.
         mirror: Whether "residual" takes the mean over an image and its mirror image.
         pixels: Take pixels that the data never change in place of waves, if there are enough: u is
-            then E itself, exactly.
+            then E itself, exactly (see ``FinestWaves``).
 
     Example:
         >>> g = encoder((1, 16, 16), outputs=3, hidden=8).initialize(torch.rand(20, 1, 16, 16))
@@ -370,7 +374,7 @@ def encoder(
         waves,
         AdditiveCoupling((waves.dim,), _OfRest(waves, encode), "first", cut=rank),
         AdditiveCoupling((waves.dim,), _ToRest(waves, decode), "second", cut=rank),
-        OnPart(PrincipalAxes((rank,), rank), waves.dim),
+        OnPart(PrincipalAxes((rank,), rank, LEAST), waves.dim),
     )
 
 

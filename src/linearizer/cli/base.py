@@ -69,7 +69,8 @@ def paged(result: dict[str, Any]) -> dict[str, Any]:
     """An evaluation with its report, which has the command that was typed."""
     from .. import reporting
 
-    typed = Path(sys.argv[0]).stem in ("linearizer", "__main__")
+    program = Path(sys.argv[0])
+    typed = program.stem == "linearizer" or program.parts[-2:] == ("cli", "__main__.py")
     command = shlex.join(["linearizer", *sys.argv[1:]]) if typed else ""
     return reporting.evaluation_page(result, command, note)
 

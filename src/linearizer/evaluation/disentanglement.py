@@ -99,15 +99,16 @@ def disentanglement(
     learned = {f"Linearizer-{name}{kind}": (name, preset) for name in TEACHERS
                for kind, preset in KINDS.items()}  # fmt: skip
     for row, (name, preset) in learned.items():  # scores of other settings are not of this table
-        wanted = [_plan(TEACHERS[name], preset, n, steps) for n in range(distillations)]
-        kept.forget(row, [_digest(plan) for plan in wanted])
+        every = [_plan(TEACHERS[name], preset, n, steps) for n in range(distillations)]
+        kept.forget(row, [_digest(one) for one in every])
     for number in range(min(distillations, seeds)):
         for row, (name, preset) in learned.items():
             if all(kept.has(row, s) for s in range(number, seeds, distillations)):
                 continue
             say(f"{row}, distillation {number}")
-            run = out / f"{TEACHERS[name]}-{preset}-{number}"
-            facts[row, number] = _distilled(_plan(TEACHERS[name], preset, number, steps), run, root)
+            wanted = _plan(TEACHERS[name], preset, number, steps)
+            run = out / f"{TEACHERS[name]}-{preset}-{number}-{_digest(wanted)[:8]}"
+            facts[row, number] = _distilled(wanted, run, root)
             encoders[row, number] = _of_run(run)
             say(f"{row}, distillation {number}: R² {facts[row, number]['r2']['mean']:.4f}")
     order = [
