@@ -93,7 +93,7 @@ SCALES = {
             "attributes": (Recipe("celeba-attributes", "attributes", "celeba", {}, _attributes),),
         },
         weather={"minutes": 2.0},
-        disentangle={"seeds": 3},
+        disentangle={"seeds": 10},
     ),
     "paper": Scale(
         {
@@ -108,7 +108,7 @@ SCALES = {
             "attributes": (Recipe("celeba-attributes", "attributes", "celeba", {}, _attributes),),
         },
         weather={"minutes": 60.0},
-        disentangle={"seeds": 3, "distillations": 3},
+        disentangle={"seeds": 10, "distillations": 3},
     ),
     # Whether the whole way works; its numbers say nothing.
     "tiny": Scale(

@@ -271,7 +271,7 @@ def evaluate_disentanglement(
             show_default="all rows of the paper's table",
         ),
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="how many, from 0 on")] = 3,
+    seeds: Annotated[int, typer.Option(min=1, help="how many, from 0 on")] = 10,
     distillations: Annotated[
         int, typer.Option(min=1, help="of each teacher, which the seeds take in turn")
     ] = 1,

@@ -51,7 +51,7 @@ Encode = Callable[[Tensor], Tensor]
 
 def disentanglement_of(
     encoder: str,
-    seeds: int = 3,
+    seeds: int = 10,
     out: Path = Path("runs/disentanglement"),
     root: Path | None = None,
     say: Say = lambda text: None,
@@ -77,7 +77,7 @@ def disentanglement_of(
 
 
 def disentanglement(
-    seeds: int = 3,
+    seeds: int = 10,
     out: Path = Path("runs/disentanglement"),
     root: Path | None = None,
     say: Say = lambda text: None,
