@@ -131,7 +131,7 @@ def start(model: Distillation, data: Any) -> None:
     """Mean and spread of the network's outputs, from samples all over the data."""
     model.read.check(data)
     train = data.train
-    model.read.find_pixels(train.part)  # without the network's outputs
+    model.read.find_pixels(getattr(train, "part", train))  # the images without outputs
     index = torch.randint(len(train), (4096,), generator=torch.Generator().manual_seed(0))
     y = torch.cat([train.batch(i).y for i in index.split(512)])
     spread = y.std(0)
