@@ -537,7 +537,8 @@ def test_draw_by_keyboard(studio):
 
     press("Enter", "Shift+ArrowRight", "Tab")  # who leaves lifts the pen
     assert page.evaluate("document.activeElement.textContent") == "Pen"
-    assert page.evaluate("said.at(-1)") == "Pen up" and not cursor.is_visible()
+    until(page, "said.at(-1) === 'Pen up'")
+    assert not cursor.is_visible()
     sync_api.expect(pad).to_have_accessible_name("Drawing: 2 strokes")
     press("Tab", "Tab", "Enter")  # undo
     sync_api.expect(pad).to_have_accessible_name("Drawing: 1 stroke")
