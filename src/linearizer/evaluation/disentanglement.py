@@ -2,7 +2,6 @@ r"""FactorVAE, SAP and DCI scores of encoders of dSprites, and of what is distil
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -14,6 +13,7 @@ from torch import Tensor
 from .. import data
 from ..apps.disentangle import APP, Config, Distillation
 from ..checkpoint import CONFIG, atomic
+from ..data.files import digest
 from ..disentanglement import Scores, codes_of, scores
 from ..networks import load_network
 from ..runs import Plan, execute, opened, plan, run_data
@@ -194,8 +194,9 @@ def _plan(spec: str, preset: str, number: int, steps: int | None) -> Plan:
 def _digest(wanted: Plan) -> str:
     """What tells one way to distil from another."""
     model = Config(**wanted.model).model_dump(mode="json")
-    parts = wanted.data.model_dump(mode="json"), model, wanted.training.model_dump(mode="json")
-    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+    return digest(
+        wanted.data.model_dump(mode="json"), model, wanted.training.model_dump(mode="json")
+    )
 
 
 def _distilled(wanted: Plan, run: Path, root: Path | None) -> dict[str, Any]:
