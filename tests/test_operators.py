@@ -535,7 +535,7 @@ def test_a_batch_of_operators_is_each_of_them(name):
         (lambda: Dense(randn(3, 3))(randn(2, 3).float()), ValueError, "got torch.float32"),
         (lambda: Dense(randn(3, 3))(randn(2, 3, device="meta")), ValueError, "on meta"),
         (lambda: Dense(randn(3, 3)) * randn(2, 2), ValueError, "a number"),
-        (lambda: Dense(randn(3, 3)) @ randn(3, 3), TypeError, "unsupported operand"),
+        (lambda: Dense(randn(3, 3)) @ randn(3, 3), TypeError, r"Call A\(z\)"),
         (lambda: Dense(randn(3, 3)) * "two", TypeError, "operand|multiply"),
     ],
 )

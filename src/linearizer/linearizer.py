@@ -2,47 +2,77 @@ r"""The Linearizer: a nonlinear map that is exactly linear between two induced s
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import NamedTuple
+import copy
+import math
+from collections.abc import Callable, Iterable
+from numbers import Real
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from . import operators
 from .certificate import Certificate, certify
-from .operators import Dense, Identity, Operator
+from .operators import Dense, Operator
 from .spaces import Space
 
 __all__ = ["SVD", "Eig", "Linearizer"]
 
 
-class SVD(NamedTuple):
-    r"""f(vᵢ) = σᵢ ⊙ uᵢ and fᵀ(uᵢ) = σᵢ ⊙ vᵢ, as points of the data spaces."""
-
+class _Triples(NamedTuple):
     U: Tensor  #: (k, *target shape), orthonormal in the target Space
     S: Tensor  #: (k,), descending
     V: Tensor  #: (k, *source shape), orthonormal in the source Space
+
+
+class SVD(_Triples):
+    r"""f(vᵢ) = σᵢ ⊙ uᵢ and fᵀ(uᵢ) = σᵢ ⊙ vᵢ, as points of the data spaces: ``U, S, V``."""
+
     operator: operators.SVD  #: the factors in coordinates
 
+    def __new__(cls, U: Tensor, S: Tensor, V: Tensor, operator: operators.SVD) -> SVD:
+        made = super().__new__(cls, U, S, V)
+        made.operator = operator
+        return made
 
-class Eig(NamedTuple):
-    r"""f(v) = λ ⊙ v. A complex pair turns the plane of ``real`` and ``imag`` by arg λ.
+
+class _Pairs(NamedTuple):
+    values: Tensor  #: (k,), complex, by falling magnitude
+    vectors: Tensor  #: (k, *shape), complex: the points g⁻¹(Re v) + i g⁻¹(Im v)
+
+
+class Eig(_Pairs):
+    r"""f(v) = λ ⊙ v: ``values, vectors``. A complex pair turns the plane of ``real`` and ``imag``.
 
     For λ = a + bi and v = r + i·s: f(r) = a⊙r ⊖ b⊙s and f(s) = b⊙r ⊕ a⊙s.
     """
 
-    values: Tensor  #: (k,), complex, by falling magnitude
-    real: Tensor  #: (k, *shape), the points g⁻¹(Re v)
-    imag: Tensor  #: (k, *shape), the points g⁻¹(Im v), the zero of the Space where λ is real
     operator: operators.Eig  #: the pairs in coordinates
+
+    def __new__(cls, values: Tensor, vectors: Tensor, operator: operators.Eig) -> Eig:
+        made = super().__new__(cls, values, vectors)
+        made.operator = operator
+        return made
+
+    @property
+    def real(self) -> Tensor:
+        """The points g⁻¹(Re v), (k, \\*shape)."""
+        return self.vectors.real
+
+    @property
+    def imag(self) -> Tensor:
+        """The points g⁻¹(Im v), the zero of the Space where λ is real."""
+        return self.vectors.imag
 
 
 class Linearizer(nn.Module):
     r"""f(x) = g_y⁻¹(A g_x(x)): linear from ``source`` to ``target``, whatever g_x and g_y are.
 
     Every method returns another Linearizer, or points in data space. Composition needs the *same
-    Space object* between the two maps. What an operation returns shares the Spaces, but its core is
-    its own and as of now: inside a training step, ask again.
+    Space object* between the two maps. What an operation returns shares the Spaces, but its core
+    holds values of its own, as of now: inside a training step, ask again. Gradients pass through it
+    to this core. Where such a map is moved to another dtype or device it takes copies of the
+    Spaces along, so that this one stays as it is.
 
     Paper: definition 2.1, propositions 2.4 to 2.9, lemma 4.1.
 
@@ -82,6 +112,20 @@ class Linearizer(nn.Module):
         self.source = source
         self.operator = operator
         self.target = target
+        self._derived = False
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """(target.dim, source.dim), as of the core."""
+        return self.operator.shape
+
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> Linearizer:
+        like = self.operator._tensor
+        moved = fn(like.new_empty(0))
+        if self._derived and (moved.dtype != like.dtype or moved.device != like.device):
+            self.source, self.target = copy.deepcopy((self.source, self.target))
+            self._derived = False
+        return super()._apply(fn, recurse)
 
     def forward(self, x: Tensor) -> Tensor:
         """g_y⁻¹(A g_x(x)), (batch, \\*source.shape) → (batch, \\*target.shape)."""
@@ -90,6 +134,8 @@ class Linearizer(nn.Module):
     # -- algebra ---------------------------------------------------------------------------
 
     def __matmul__(self, other: Linearizer) -> Linearizer:
+        if isinstance(other, Tensor):
+            raise TypeError("f @ x: expected another Linearizer, got a tensor. Call f(x).")
         if not isinstance(other, Linearizer):
             return NotImplemented
         if self.source is not other.target:
@@ -97,13 +143,16 @@ class Linearizer(nn.Module):
                 "f @ h: h ends in a different Space than f starts from. "
                 "Pass the same Space object to both."
             )
-        return Linearizer(other.source, self.operator @ other.operator, self.target)
+        return _derive(other.source, self.operator @ other.operator, self.target)
 
     def __add__(self, other: Linearizer) -> Linearizer:
         if not isinstance(other, Linearizer):
-            return NotImplemented
+            zero = isinstance(other, Real) and other == 0
+            return self._with(self.operator + other) if zero else NotImplemented
         self._parallel(other, "+")
         return self._with(self.operator + other.operator)
+
+    __radd__ = __add__  # so that sum([f, h]) starts from 0
 
     def __sub__(self, other: Linearizer) -> Linearizer:
         if not isinstance(other, Linearizer):
@@ -112,7 +161,7 @@ class Linearizer(nn.Module):
         return self._with(self.operator - other.operator)
 
     def __mul__(self, c: float | Tensor) -> Linearizer:
-        if not isinstance(c, int | float | Tensor):
+        if not isinstance(c, Real | Tensor):
             return NotImplemented
         return self._with(self.operator * c)
 
@@ -134,21 +183,35 @@ class Linearizer(nn.Module):
         self._endomorphism("f.exp")
         return self._with(self.operator.exp(t))
 
+    def log(self) -> Linearizer:
+        r"""The generator g⁻¹(log A g(x)), whose exp(1) is f; an error where it is not real."""
+        self._endomorphism("f.log")
+        return self._with(self.operator.log())
+
     @property
     def T(self) -> Linearizer:
         r"""Adjoint in the induced inner products, g_x⁻¹(Aᵀ g_y(y)): ⟨f(x), y⟩ = ⟨x, fᵀ(y)⟩."""
-        return Linearizer(self.target, self.operator.T, self.source)
+        return _derive(self.target, self.operator.T, self.source)
+
+    @property
+    def H(self) -> Linearizer:
+        """The adjoint, as ``T``: cores are real."""
+        return self.T
 
     def inverse(self) -> Linearizer:
         """g_x⁻¹(A⁻¹ g_y(y)); an error where A is singular or rectangular."""
-        return Linearizer(self.target, self.operator.inverse(), self.source)
+        return _derive(self.target, self.operator.inverse(), self.source)
+
+    def solve(self, y: Tensor) -> Tensor:
+        """x with f(x) = y, for a square non-singular core, without making its inverse."""
+        return self.source.points(self.operator.solve(self.target.coordinates(y)))
 
     def pinv(self, rtol: float | None = None) -> Linearizer:
         r"""Moore–Penrose inverse g_x⁻¹(A† g_y(y)) in the induced inner products.
 
         Singular values ≤ rtol·σ_max count as zero.
         """
-        return Linearizer(self.target, self.operator.pinv(rtol), self.source)
+        return _derive(self.target, self.operator.pinv(rtol), self.source)
 
     def back_project(self, x: Tensor, y: Tensor, rtol: float | None = None) -> Tensor:
         r"""x ⊕ f†(y ⊖ f(x)): the point nearest to x that f takes to y, or as close as it can.
@@ -159,11 +222,16 @@ class Linearizer(nn.Module):
             >>> known.back_project(torch.zeros(1, 4), torch.ones(1, 4))
             tensor([[1., 0., 1., 0.]])
         """
-        missing = self.pinv(rtol)(self.target.sub(y, self(x)))
-        return self.source.add(x, missing)
+        z, w = self.source.coordinates(x), self.target.coordinates(y)
+        if len(z) != len(w) and 1 not in (len(z), len(w)):
+            raise ValueError(
+                f"Linearizer.back_project: expected as many y as x (or one of them), got {len(z)} "
+                f"x and {len(w)} y."
+            )
+        return self.source.points(z + self.operator.pinv(rtol)(w - self.operator(z)))
 
     def _with(self, operator: Operator) -> Linearizer:
-        return Linearizer(self.source, operator, self.target)
+        return _derive(self.source, operator, self.target)
 
     def _parallel(self, other: Linearizer, sign: str) -> None:
         if self.source is not other.source or self.target is not other.target:
@@ -203,22 +271,48 @@ class Linearizer(nn.Module):
         real, imag = (
             self.source.points(part.mT) for part in (pairs.vectors.real, pairs.vectors.imag)
         )
-        return Eig(pairs.values, real, imag, pairs)
+        return Eig(pairs.values, torch.complex(real, imag), pairs)
+
+    def eigvals(self, k: int | None = None) -> Tensor:
+        """The k eigenvalues of largest magnitude, or all of them, complex."""
+        self._endomorphism("f.eigvals")
+        return self.operator.eigvals(k)
 
     def rank(self, rtol: float | None = None) -> int:
         """How many singular values exceed rtol·σ_max."""
         self._single("rank")
         return int(self.operator.rank(rtol))
 
+    def norm(self, kind: str | int = "fro") -> Tensor:
+        r"""Of the core: Frobenius, "nuc", 2 (the largest ‖f(x)‖/‖x‖ in the induced norms) or −2."""
+        return self.operator.norm(kind)
+
+    def cond(self) -> Tensor:
+        """σ_max/σ_min of the core, infinite where it is singular."""
+        return self.operator.cond()
+
+    def trace(self) -> Tensor:
+        """The trace of the core, the sum of the eigenvalues."""
+        self._endomorphism("f.trace")
+        return self.operator.trace()
+
+    def det(self) -> Tensor:
+        """The determinant of the core, the product of the eigenvalues."""
+        self._endomorphism("f.det")
+        return self.operator.det()
+
+    def slogdet(self) -> tuple[Tensor, Tensor]:
+        """Sign and logarithm of |det A|."""
+        self._endomorphism("f.slogdet")
+        return self.operator.slogdet()
+
     def range_projector(self, rtol: float | None = None) -> Linearizer:
         """Orthogonal projector of the target onto the range, f f†."""
-        return self @ self.pinv(rtol)
+        return _derive(self.target, self.operator.range_projector(rtol), self.target)
 
     def null_projector(self, rtol: float | None = None) -> Linearizer:
         """Orthogonal projector of the source onto the null space, I − f† f."""
-        core = self.operator.pinv(rtol) @ self.operator
-        one = Identity(self.source.dim, dtype=core.dtype, device=core.device)
-        return Linearizer(self.source, one - core, self.source)
+        return _derive(self.source, self.operator.null_projector(rtol), self.source)
 
     def null_space(self, rtol: float | None = None) -> Tensor:
         """Orthonormal points that f sends to zero, (dim − rank, \\*source.shape)."""
@@ -229,28 +323,76 @@ class Linearizer(nn.Module):
                 f"Linearizer.null_space: a basis would be a dense matrix of up to {n} × {n}, above "
                 f"the limit of {operators.DENSE_LIMIT:,} entries. Use null_projector()."
             )
-        basis = self.null_projector(rtol).operator.svd().V
+        basis = self.operator.null_projector(rtol).svd().V
         return self.source.points(basis[:, : n - self.rank(rtol)].mT)
+
+    # -- as a map of data ------------------------------------------------------------------
+
+    def jacobian(self, x: Tensor) -> Tensor:
+        r"""∂f/∂x of each sample in data space, (batch, \*target.shape, \*source.shape)."""
+        if len(x) * self.target.dim * self.source.dim > operators.DENSE_LIMIT:
+            raise operators.UnsupportedError(
+                f"Linearizer.jacobian: would make {len(x)} matrices of {self.target.dim} × "
+                f"{self.source.dim}, above the limit of {operators.DENSE_LIMIT:,} entries. Take "
+                "fewer samples, or torch.func.jvp(f, (x,), (v,)) for a direction v."
+            )
+        with torch.enable_grad():
+            x = x.detach().requires_grad_()
+            y = self(x).flatten(1)
+            rows = [
+                torch.autograd.grad(y[:, i].sum(), x, retain_graph=True)[0]
+                for i in range(y.shape[1])
+            ]
+        return torch.stack(rows, 1).unflatten(1, self.target.shape)
+
+    def log_det(self, x: Tensor) -> Tensor:
+        r"""log |det ∂f/∂x| of each sample, (batch,), where both g give theirs and A is square."""
+        z, first = self.source.g.with_log_det(x)
+        y = self.target.points(self.operator(z))
+        return first + self.operator.slogdet()[1] - self.target.g.with_log_det(y)[1]
+
+    def log_prob(self, y: Tensor) -> Tensor:
+        r"""log p(y) of y = f(x) where the coordinates of x are standard normal, (batch,).
+
+        Those of y are then N(0, AAᵀ), and p(y) is that density times |det ∂g_y/∂y|. An error where
+        A has not full row rank, since then the y fill no volume.
+        """
+        self._single("log_prob")
+        m = self.target.dim
+        S = self.operator.svd().S if self.shape[0] != self.shape[1] else None
+        if self.rank() < m:
+            raise ValueError(
+                f"Linearizer.log_prob: expected a core of rank {m}, as the target has dimensions, "
+                f"got rank {self.rank()}: its outputs have no density."
+            )
+        log_volume = self.operator.slogdet()[1] if S is None else S.log().sum()
+        w, log_det = self.target.g.with_log_det(y)
+        z = self.operator.solve(w) if S is None else self.operator.pinv()(w)
+        gaussian = -0.5 * (z.square().sum(-1) + m * math.log(2 * math.pi))
+        return gaussian - log_volume + log_det
 
     # -- from data -------------------------------------------------------------------------
 
     @torch.no_grad()
     def fit_core(
         self,
-        x: Tensor | Iterable[tuple[Tensor, Tensor]],
+        x: Tensor | Iterable[tuple[Tensor, ...]],
         y: Tensor | None = None,
         ridge: float = 0.0,
+        weights: Tensor | None = None,
     ) -> Linearizer:
         r"""The best core for pairs (x, y) with g_x and g_y as they are, in closed form.
 
-        Minimises Σ ‖A g_x(xᵢ) − g_y(yᵢ)‖² + ridge·‖A‖². Returns a new Linearizer with a Dense core
-        (of least norm where the data leave it open); this one stays as it is.
+        Minimises Σ wᵢ ‖A g_x(xᵢ) − g_y(yᵢ)‖² + ridge·‖A‖². Returns a new Linearizer with a Dense
+        core (of least norm where the data leave it open); this one stays as it is.
 
         Arguments:
             x: Inputs (n, \*source.shape) with ``y``, or a loader of (x, y) batches, which is read
-                once: memory stays at a few dim × dim matrices, whatever the data's size.
+                once: memory stays at a few dim × dim matrices, whatever the data's size. A loader
+                of (x, y, w) batches brings weights.
             y: Outputs (n, \*target.shape).
             ridge: Weight of ‖A‖², ≥ 0.
+            weights: How much each pair counts, (n,) and ≥ 0; once by default.
         """
         if not (isinstance(ridge, int | float) and 0 <= ridge < float("inf")):
             raise ValueError(f"Linearizer.fit_core: expected ridge ≥ 0, got {ridge}.")
@@ -265,7 +407,12 @@ class Linearizer(nn.Module):
                     "Linearizer.fit_core: expected as many y as x, got "
                     f"{len(x)} x and {'no y' if y is None else f'{len(y)} y'}."
                 )
-            x = [(x, y)]
+            x = [(x, y)] if weights is None else [(x, y, weights)]
+        elif weights is not None:
+            raise ValueError(
+                "Linearizer.fit_core: weights go with tensors x and y; let the loader give "
+                "(x, y, weights) batches."
+            )
         n, m = self.source.dim, self.target.dim
         if n * (n + m) > 2 * operators.DENSE_LIMIT:
             raise operators.UnsupportedError(
@@ -274,18 +421,20 @@ class Linearizer(nn.Module):
             )
         triangle = _Triangle(n)
         for batch in x:
-            if not (isinstance(batch, list | tuple) and len(batch) == 2):
+            if not (isinstance(batch, list | tuple) and len(batch) in (2, 3)):
                 raise TypeError(
-                    "Linearizer.fit_core: expected a loader of (x, y) batches, but it gives a "
-                    f"{type(batch).__name__}. Pass tensors as fit_core(x, y)."
+                    "Linearizer.fit_core: expected a loader of (x, y) or (x, y, weights) batches, "
+                    f"but it gives a {type(batch).__name__}. Pass tensors as fit_core(x, y)."
                 )
-            one, two = batch
+            one, two = batch[:2]
             if len(one) != len(two):
                 raise ValueError(
                     "Linearizer.fit_core: expected as many y as x in a batch, got "
                     f"{len(one)} x and {len(two)} y."
                 )
             rows = torch.cat([self.source.coordinates(one), self.target.coordinates(two)], 1)
+            if len(batch) == 3:
+                rows = _root_of_weights(batch[2], rows) * rows
             if not torch.isfinite(rows).all():
                 raise ValueError("Linearizer.fit_core: the data or g of it holds NaN or infinity.")
             triangle.add(rows)
@@ -318,6 +467,23 @@ class Linearizer(nn.Module):
             True
         """
         return certify(self, x, y, tolerance)
+
+
+def _derive(source: Space, operator: Operator, target: Space) -> Linearizer:
+    """A map that an operation made of others: it borrows their Spaces."""
+    made = Linearizer(source, operator, target)
+    made._derived = True
+    return made
+
+
+def _root_of_weights(weights: Any, rows: Tensor) -> Tensor:
+    w = torch.as_tensor(weights, dtype=rows.dtype, device=rows.device)
+    if w.shape != rows.shape[:1] or not bool((w >= 0).all()):
+        raise ValueError(
+            f"Linearizer.fit_core: expected a weight ≥ 0 for each of {len(rows)} pairs, got "
+            f"{'negative or undefined ones' if w.shape == rows.shape[:1] else tuple(w.shape)}."
+        )
+    return w.sqrt()[:, None]
 
 
 class _Triangle:

@@ -2,13 +2,16 @@ r"""Vector spaces induced by a bijection: Euclidean geometry in coordinates, cur
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
+from itertools import chain
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from .bijections import Bijection, Chain, Flatten
+from .operators import Dense
 
 __all__ = ["PCA", "QR", "Space"]
 
@@ -74,7 +77,8 @@ class Space(nn.Module):
 
     def coordinates(self, x: Tensor) -> Tensor:
         """z = g(x), (batch, dim)."""
-        self.g._check(x, self.shape, "points")
+        if not isinstance(x, Tensor) or x.shape[1:] != self.shape:
+            self.g._check(x, self.shape, "points")
         z = self.g(x)
         if z.shape != (len(x), self.dim):
             raise ValueError(
@@ -121,7 +125,8 @@ class Space(nn.Module):
 
     def zero(self) -> Tensor:
         """The origin g⁻¹(0), (1, \\*shape)."""
-        like = next(self.g.parameters(), torch.zeros(()))
+        held = chain(self.g.parameters(), self.g.buffers())
+        like = next((t for t in held if t.is_floating_point()), torch.zeros(()))
         return self.points(like.new_zeros(1, self.dim))
 
     def combine(self, weights: Tensor | Sequence[float], points: Tensor) -> Tensor:
@@ -210,7 +215,15 @@ class Space(nn.Module):
     def project(self, x: Tensor, basis: Tensor) -> Tensor:
         """The nearest point in the span of ``basis``, (batch, \\*shape)."""
         z, w = self._some(basis, "project"), self.coordinates(x)
-        return self.points(w @ torch.linalg.pinv(z) @ z)
+        return self.points(Dense(z.mT).range_projector()(w))
+
+    def log_prob(self, x: Tensor) -> Tensor:
+        r"""log p(x) where coordinates are standard normal: log N(g(x); 0, I) + log |det ∂g/∂x|.
+
+        (batch,), for a g that gives its log-determinant.
+        """
+        z, log_det = self.g.with_log_det(x)
+        return log_det - 0.5 * (z.square().sum(-1) + self.dim * math.log(2 * math.pi))
 
     def pca(self, points: Tensor, k: int | None = None) -> PCA:
         """Principal components of the points in this geometry, the k leading ones."""

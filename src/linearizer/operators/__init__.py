@@ -8,12 +8,15 @@ beyond it.
 Pass an ``nn.Parameter`` to have it learned; any other tensor is kept as a buffer.
 """
 
+from . import algebra as _rules  # noqa: F401  it fills the tables of products and sums
 from .base import DENSE_LIMIT, SVD, Dense, Eig, Operator, UnsupportedError
 from .blocks import BlockDiagonal
 from .convolution import Convolution
 from .diagonal import Diagonal, Projector
+from .free import MatrixFree, from_callable, from_scipy
 from .lowrank import Identity, LowRank, ScaledIdentityPlusLowRank
 from .mixing import MixingConvolution
+from .rules import add, product, register
 from .spirals import Spirals
 
 __all__ = [
@@ -26,10 +29,16 @@ __all__ = [
     "Eig",
     "Identity",
     "LowRank",
+    "MatrixFree",
     "MixingConvolution",
     "Operator",
     "Projector",
     "ScaledIdentityPlusLowRank",
     "Spirals",
     "UnsupportedError",
+    "add",
+    "from_callable",
+    "from_scipy",
+    "product",
+    "register",
 ]

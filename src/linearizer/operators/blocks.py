@@ -13,13 +13,17 @@ from .matrices import (
     hold,
     matrix_eig,
     matrix_inverse,
+    matrix_log,
     matrix_pinv,
     matrix_power,
+    matrix_projector,
+    matrix_solve,
     matrix_svd,
-    peak,
+    own,
     scalar,
     shaped,
 )
+from .rules import null_of, range_of, register
 
 
 class BlockDiagonal(Operator):
@@ -55,7 +59,7 @@ class BlockDiagonal(Operator):
 
     @property
     def T(self) -> BlockDiagonal:
-        return BlockDiagonal(self.blocks.mT)
+        return BlockDiagonal(own(self.blocks.mT))
 
     def forward(self, z: Tensor) -> Tensor:
         k, _, n = self.blocks.shape[-3:]
@@ -83,15 +87,34 @@ class BlockDiagonal(Operator):
     def exp(self, t: float | Tensor = 1.0) -> BlockDiagonal:
         return BlockDiagonal(torch.linalg.matrix_exp(scalar(t, self, 3) * self._squares("exp")))
 
+    def log(self) -> BlockDiagonal:
+        return BlockDiagonal(matrix_log(self._squares("log"), blocks=True))
+
     def inverse(self) -> BlockDiagonal:
         return BlockDiagonal(matrix_inverse(self._squares("inverse"), self, blocks=True))
 
     def pinv(self, rtol: float | None = None) -> BlockDiagonal:
         return BlockDiagonal(matrix_pinv(self.blocks, self._rtol(rtol), blocks=True))
 
-    def rank(self, rtol: float | None = None) -> int | Tensor:
-        S = torch.linalg.svdvals(finite(self.blocks, "rank")).flatten(-2)
-        return self._number((self._rtol(rtol) * peak(S) < S).sum(-1))
+    def _solve(self, w: Tensor) -> Tensor:
+        k, n = self.blocks.shape[-3:-1]
+        lead = () if self.batch is None else (self.batch,)
+        parts = w.reshape(*lead, -1, k, n).movedim(-3, -1)  # (…, k, n, samples)
+        z = matrix_solve(self.blocks, parts, self, blocks=True)
+        return z.movedim(-1, -3).reshape(w.shape)
+
+    def _singular_values(self) -> tuple[Tensor, Tensor | None]:
+        return torch.linalg.svdvals(finite(self.blocks, "svd")).flatten(-2), None
+
+    def _eigenvalues(self) -> tuple[Tensor, Tensor | None]:
+        return torch.linalg.eigvals(finite(self._squares("eigvals"), "eigvals")).flatten(-2), None
+
+    def trace(self) -> Tensor:
+        return self._squares("trace").diagonal(dim1=-2, dim2=-1).sum((-2, -1))
+
+    def slogdet(self) -> tuple[Tensor, Tensor]:
+        sign, log = torch.linalg.slogdet(finite(self._squares("slogdet"), "slogdet"))
+        return sign.prod(-1), log.sum(-1)
 
     def svd(self, k: int | None = None) -> SVD:
         if self.batch is not None:
@@ -124,3 +147,13 @@ class BlockDiagonal(Operator):
         i = torch.arange(len(block), device=columns.device)
         whole[i, block] = columns[block, :, column]
         return whole.flatten(1).mT
+
+
+@register(range_of, BlockDiagonal)
+def _range_of_blocks(A: BlockDiagonal, rtol: float) -> BlockDiagonal:
+    return BlockDiagonal(matrix_projector(A.blocks, rtol))
+
+
+@register(null_of, BlockDiagonal)
+def _null_of_blocks(A: BlockDiagonal, rtol: float) -> BlockDiagonal:
+    return BlockDiagonal(matrix_projector(A.blocks, rtol, null=True))

@@ -18,6 +18,7 @@ from .matrices import (
     fix_signs,
     hold,
     middle,
+    no_log,
     nonsingular,
     peak,
     phases,
@@ -26,6 +27,7 @@ from .matrices import (
     shaped,
     spectral_power,
 )
+from .rules import null_of, range_of, register
 
 if TYPE_CHECKING:
     from .mixing import MixingConvolution
@@ -99,7 +101,7 @@ class Convolution(Operator):
 
     def forward(self, z: Tensor) -> Tensor:
         if not z.numel():  # the FFT refuses an empty batch
-            return z
+            return z.clone()
         image = z.unflatten(-1, self.image)
         if self.padding == "circular":
             multiplier = middle(self._multiplier(), image, 3)
@@ -110,7 +112,7 @@ class Convolution(Operator):
         return out.flatten(-3)
 
     def resized(self, image: tuple[int, int, int]) -> Convolution:
-        """The same kernel on an image of another size."""
+        """The very same kernel, learned with this one, on an image of another size."""
         check_resized(self, image)
         return Convolution(self.kernel, image, self.padding, self.origin)
 
@@ -146,6 +148,11 @@ class Convolution(Operator):
         c = scalar(t, self, 3)
         return self._in_fourier(lambda m: torch.exp(c * m))
 
+    def log(self) -> Operator:
+        if self.padding == "zero":
+            return super().log()
+        return self._from_multiplier(_principal_log(self._multiplier(half=False), self))
+
     def inverse(self) -> Operator:
         if self.padding == "zero":
             return super().inverse()
@@ -158,11 +165,36 @@ class Convolution(Operator):
         m = finite(self._multiplier(), "pinv")
         return self._from_multiplier(reciprocal(m.flatten(-3), self._rtol(rtol)).view_as(m))
 
-    def rank(self, rtol: float | None = None) -> int | Tensor:
+    def _solve(self, w: Tensor) -> Tensor:
         if self.padding == "zero":
-            return super().rank(rtol)
-        m = finite(self._multiplier(half=False), "rank").abs().flatten(-3)
-        return self._number((m > self._rtol(rtol) * peak(m)).sum(-1))
+            return super()._solve(w)
+        nonsingular(self._multiplier().flatten(-3), self)
+        image = w.unflatten(-1, self.image)
+        waves = torch.fft.rfft2(image) / middle(self._multiplier(), image, 3)
+        return torch.fft.irfft2(waves, s=self.image[1:]).flatten(-3)
+
+    def _singular_values(self) -> tuple[Tensor, Tensor | None]:
+        if self.padding == "zero":
+            return super()._singular_values()
+        return self._eigenvalues()[0].abs(), None
+
+    def _eigenvalues(self) -> tuple[Tensor, Tensor | None]:
+        if self.padding == "zero":
+            return super()._eigenvalues()
+        return finite(self._multiplier(half=False), "eigvals").flatten(-3), None
+
+    def trace(self) -> Tensor:
+        if self.padding == "zero":
+            return super().trace()
+        return self._eigenvalues()[0].real.sum(-1)
+
+    def slogdet(self) -> tuple[Tensor, Tensor]:
+        if self.padding == "zero":
+            return super().slogdet()
+        values = self._eigenvalues()[0]
+        # Opposite frequencies have conjugate values: their product is positive.
+        sign = (values / values.abs()).prod(-1).real
+        return sign.nan_to_num(0.0).round(), values.abs().log().sum(-1)
 
     def svd(self, k: int | None = None) -> SVD:
         if self.padding == "zero" or self.batch is not None:
@@ -211,11 +243,44 @@ class Convolution(Operator):
         return (own[:, None, :] * waves / (H * W) ** 0.5).flatten(0, 1)
 
 
+def _principal_log(m: Tensor, A: Convolution) -> Tensor:
+    """log of all multipliers, the half plane of it."""
+    size = finite(m, "log").abs()
+    scale, eps = size.amax((-3, -2, -1), keepdim=True), torch.finfo(A.dtype).eps
+    on_axis = (m.real <= 0) & (m.imag.abs() <= 1e3 * eps * scale)
+    if (on_axis | (size <= eps * max(A.shape) * scale)).any():
+        raise no_log()
+    return m.log()[..., : A.image[2] // 2 + 1]
+
+
+def _kept(A: Convolution, rtol: float, null: bool) -> Operator:
+    if A.padding == "zero":
+        return NotImplemented
+    size = finite(A._multiplier(), "projector").detach().abs()
+    kept = rtol * size.amax((-3, -2, -1), keepdim=True) < size
+    return A._from_multiplier(as_complex((~kept if null else kept).to(size)))
+
+
+@register(range_of, Convolution)
+def _range_of_convolution(A: Convolution, rtol: float) -> Operator:
+    return _kept(A, rtol, null=False)
+
+
+@register(null_of, Convolution)
+def _null_of_convolution(A: Convolution, rtol: float) -> Operator:
+    return _kept(A, rtol, null=True)
+
+
 def multiplier(
     kernel: Tensor, origin: tuple[int, int], size: tuple[int, int], half: bool = True
 ) -> Tensor:
     r"""k̂(f) = Σ_j k[j] e^{2πi f·(j − origin)/N}, (..., H, W//2 + 1) or all frequencies."""
     H, W = size
+    if kernel.dtype in (torch.bfloat16, torch.float16):
+        raise ValueError(
+            f"convolution: expected float32 or float64 for Fourier space, got {kernel.dtype}. Take "
+            "A.float()."
+        )
     if kernel.shape[-2:] == size:
         fft = torch.fft.rfft2 if half else torch.fft.fft2
         return fft(kernel.roll((-origin[0], -origin[1]), (-2, -1))).conj()

@@ -15,12 +15,15 @@ from .matrices import (
     hold,
     middle,
     nonsingular,
+    own,
     peak,
+    real_log,
     real_power,
     reciprocal,
     scalar,
     shaped,
 )
+from .rules import null_of, range_of, register
 
 
 class Diagonal(Operator):
@@ -48,7 +51,7 @@ class Diagonal(Operator):
 
     @property
     def T(self) -> Diagonal:
-        return self
+        return Diagonal(own(self.diagonal))
 
     def forward(self, z: Tensor) -> Tensor:
         return z * middle(self.diagonal, z, 1)
@@ -69,9 +72,16 @@ class Diagonal(Operator):
     def exp(self, t: float | Tensor = 1.0) -> Diagonal:
         return Diagonal(torch.exp(scalar(t, self, 1) * self.diagonal))
 
+    def log(self) -> Diagonal:
+        return Diagonal(real_log(self.diagonal))
+
     def inverse(self) -> Diagonal:
         nonsingular(self.diagonal, self)
         return Diagonal(1.0 / self.diagonal)
+
+    def _solve(self, w: Tensor) -> Tensor:
+        nonsingular(self.diagonal, self)
+        return w / middle(self.diagonal, w, 1)
 
     def pinv(self, rtol: float | None = None) -> Diagonal:
         return Diagonal(reciprocal(finite(self.diagonal, "pinv"), self._rtol(rtol)))
@@ -97,9 +107,17 @@ class Diagonal(Operator):
         self._guard((n, k), what, hint=f"Ask for the leading ones: .{what}(k).")
         return F.one_hot(order[..., :k], n).to(self.dtype).mT
 
-    def rank(self, rtol: float | None = None) -> int | Tensor:
-        d = finite(self.diagonal, "rank").abs()
-        return self._number((d > self._rtol(rtol) * peak(d)).sum(-1))
+    def _singular_values(self) -> tuple[Tensor, Tensor | None]:
+        return finite(self.diagonal, "svd").abs(), None
+
+    def _eigenvalues(self) -> tuple[Tensor, Tensor | None]:
+        return as_complex(finite(self.diagonal, "eigvals")), None
+
+    def trace(self) -> Tensor:
+        return self.diagonal.sum(-1)
+
+    def slogdet(self) -> tuple[Tensor, Tensor]:
+        return self.diagonal.sign().prod(-1), self.diagonal.abs().log().sum(-1)
 
 
 class Projector(Operator):
@@ -143,7 +161,7 @@ class Projector(Operator):
 
     @property
     def T(self) -> Projector:
-        return self
+        return self._now()
 
     def forward(self, z: Tensor) -> Tensor:
         return z * middle(self.diagonal, z, 1)
@@ -158,10 +176,16 @@ class Projector(Operator):
         return self._as_diagonal().scale(c)
 
     def _integer_power(self, p: int) -> Projector:
-        return self
+        return self._now()
 
     def _fractional_power(self, p: float) -> Operator:
-        return self._as_diagonal().inverse() ** -p if p < 0 else self
+        return self._as_diagonal().inverse() ** -p if p < 0 else self._now()
+
+    def log(self) -> Diagonal:
+        return self._as_diagonal().log()
+
+    def _solve(self, w: Tensor) -> Tensor:
+        return self._as_diagonal()._solve(w)
 
     def exp(self, t: float | Tensor = 1.0) -> Diagonal:
         return self._as_diagonal().exp(t)
@@ -170,7 +194,7 @@ class Projector(Operator):
         return self._as_diagonal().inverse()
 
     def pinv(self, rtol: float | None = None) -> Projector:
-        return self
+        return self._now()
 
     def svd(self, k: int | None = None) -> SVD:
         return self._as_diagonal().svd(k)
@@ -178,8 +202,17 @@ class Projector(Operator):
     def eig(self, k: int | None = None) -> Eig:
         return self._as_diagonal().eig(k)
 
-    def rank(self, rtol: float | None = None) -> int | Tensor:
-        return self._number(self.mask.sum(-1))
+    def _singular_values(self) -> tuple[Tensor, Tensor | None]:
+        return self._as_diagonal()._singular_values()
+
+    def _eigenvalues(self) -> tuple[Tensor, Tensor | None]:
+        return self._as_diagonal()._eigenvalues()
+
+    def trace(self) -> Tensor:
+        return self.diagonal.sum(-1)
+
+    def slogdet(self) -> tuple[Tensor, Tensor]:
+        return self._as_diagonal().slogdet()
 
     def complement(self) -> Projector:
         """I − Λ."""
@@ -193,3 +226,24 @@ class Projector(Operator):
     def join(self, other: Projector) -> Projector:
         """Onto the span of both ranges."""
         return Projector(torch.maximum(self.logits, other.logits))
+
+
+@register(range_of, Diagonal)
+def _range_of_diagonal(A: Diagonal, rtol: float) -> Diagonal:
+    size = finite(A.diagonal, "range_projector").detach().abs()
+    return Diagonal((rtol * peak(size) < size).to(size))
+
+
+@register(null_of, Diagonal)
+def _null_of_diagonal(A: Diagonal, rtol: float) -> Diagonal:
+    return Diagonal(1.0 - _range_of_diagonal(A, rtol).diagonal)
+
+
+@register(range_of, Projector)
+def _range_of_projector(A: Projector, rtol: float) -> Projector:
+    return A._now()
+
+
+@register(null_of, Projector)
+def _null_of_projector(A: Projector, rtol: float) -> Projector:
+    return A.complement()

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from .base import DENSE_LIMIT, SVD, Eig, Operator
+from .derivatives import first_order, move_vectors, needs_gradient
 from .matrices import (
     as_complex,
     batch_of,
@@ -22,13 +24,16 @@ from .matrices import (
     hold_factors,
     matrix_eig,
     matrix_inverse,
+    matrix_log,
     matrix_pinv,
     matrix_power,
+    matrix_solve,
     matrix_svd,
     middle,
-    needs_gradient,
+    own,
     peak,
     pick,
+    real_log,
     real_power,
     rows,
     safe,
@@ -38,6 +43,7 @@ from .matrices import (
     singular,
     top,
 )
+from .rules import identity, null_of, range_of, register
 
 
 class Identity(Operator):
@@ -55,7 +61,7 @@ class Identity(Operator):
         self, n: int, dtype: torch.dtype | None = None, device: torch.device | str | None = None
     ) -> None:
         super().__init__()
-        self.n = n
+        self.n = int(n)
         # An empty tensor remembers dtype and device through .to().
         self.register_buffer("like", torch.empty(0, dtype=dtype, device=device), persistent=False)
 
@@ -80,6 +86,13 @@ class Identity(Operator):
     def exp(self, t: float | Tensor = 1.0) -> Operator:
         return self.scale(torch.exp(scalar(t, self, 0)))
 
+    def log(self) -> LowRank:
+        none = self.like.new_zeros(self.n, 0)
+        return LowRank(none, none)
+
+    def _solve(self, w: Tensor) -> Tensor:
+        return w
+
     def inverse(self) -> Identity:
         return self
 
@@ -92,8 +105,18 @@ class Identity(Operator):
     def eig(self, k: int | None = None) -> Eig:
         return self.scale(1.0).eig(k)
 
-    def rank(self, rtol: float | None = None) -> int:
-        return self.n
+    def _singular_values(self) -> tuple[Tensor, Tensor | None]:
+        return self.like.new_ones(1), torch.tensor([self.n], device=self.device)
+
+    def _eigenvalues(self) -> tuple[Tensor, Tensor | None]:
+        S, times = self._singular_values()
+        return as_complex(S), times
+
+    def trace(self) -> Tensor:
+        return self.like.new_tensor(float(self.n))
+
+    def slogdet(self) -> tuple[Tensor, Tensor]:
+        return self.like.new_ones(()), self.like.new_zeros(())
 
 
 class LowRank(Operator):
@@ -124,7 +147,7 @@ class LowRank(Operator):
 
     @property
     def T(self) -> LowRank:
-        return LowRank(self.V, self.U)
+        return LowRank(own(self.V), own(self.U))
 
     def forward(self, z: Tensor) -> Tensor:
         return rows(rows(z, self.V), self.U.mT)
@@ -134,7 +157,7 @@ class LowRank(Operator):
         return self.U @ self.V.mT
 
     def scale(self, c: float | Tensor) -> LowRank:
-        return LowRank(scalar(c, self, 2) * self.U, self.V)
+        return LowRank(scalar(c, self, 2) * self.U, own(self.V))
 
     def compress(self, rtol: float | None = None) -> LowRank:
         """The same operator with the singular values ≤ rtol·σ_max dropped."""
@@ -146,11 +169,15 @@ class LowRank(Operator):
         Q, L = safe_qr(finite(self.V, "LowRank"))
         return P, R @ L.mT, Q
 
+    def _loses_gradient(self, P: Tensor, Q: Tensor) -> bool:
+        """Return whether the QR of dependent columns has cut one of the factors from its graph."""
+        return any(needs_gradient(X) and not Y.requires_grad for X, Y in ((self.U, P), (self.V, Q)))
+
     def _with_zero(self) -> ScaledIdentityPlusLowRank:
-        return ScaledIdentityPlusLowRank(self.U.new_zeros(()), self.U, self.V)
+        return ScaledIdentityPlusLowRank(self.U.new_zeros(()), own(self.U), own(self.V))
 
     def _integer_power(self, p: int) -> LowRank:
-        return LowRank(self.U @ torch.linalg.matrix_power(self.V.mT @ self.U, p - 1), self.V)
+        return LowRank(self.U @ torch.linalg.matrix_power(self.V.mT @ self.U, p - 1), own(self.V))
 
     def _fractional_power(self, p: float) -> LowRank:
         A = self._with_zero()._fractional_power(p)
@@ -160,30 +187,71 @@ class LowRank(Operator):
         self._square("exp")
         return self._with_zero().exp(t)
 
+    def log(self) -> Operator:
+        self._full("log")
+        return super().log()
+
     def pinv(self, rtol: float | None = None) -> Operator:
+        P, M, Q = self._reduced()
+        if not self._loses_gradient(P, Q):
+            return LowRank(Q @ matrix_pinv(M, self._rtol(rtol)), own(P))
         with torch.no_grad():
-            P, M, Q = self._reduced()
             result = LowRank(Q @ matrix_pinv(M, self._rtol(rtol)), P)
-        return _with_pinv_gradient(self, result) if needs_gradient(self.U, self.V) else result
+            self._refuse_cut(torch.linalg.svdvals(M), rtol, "pinv")
+        return _with_pinv_gradient(self, result)
+
+    def _refuse_cut(self, S: Tensor, rtol: float | None, what: str) -> None:
+        """Refuse to cut values that are not zero where dependent factors have no gradient."""
+        rounding = 8 * max(self.shape) * torch.finfo(S.dtype).eps * peak(S)
+        if bool(((self._rtol(rtol) * peak(S) >= S) & (rounding < S)).any()):
+            raise ValueError(
+                f"LowRank.{what}: rtol cuts singular values that are not zero, and the columns of "
+                "U or V are dependent: then no gradient is known. Call it under torch.no_grad(), "
+                "or on Dense(A.dense())."
+            )
 
     def inverse(self) -> Operator:
-        n = self._square("inverse")
-        if self.U.shape[-1] < n:
-            raise singular(self)
+        self._full("inverse")
         return super().inverse()
+
+    def _solve(self, w: Tensor) -> Tensor:
+        self._full("solve")
+        return super()._solve(w)
+
+    def _full(self, what: str) -> None:
+        if self.U.shape[-1] < self._square(what):
+            raise singular(self)
 
     def svd(self, k: int | None = None) -> SVD:
         P, M, Q = self._reduced()
-        U, S, V = matrix_svd(M)
-        return _with_value_gradient(self, top(fix_signs(SVD(P @ U, S, Q @ V)), count(k)))
+        lost = self._loses_gradient(P, Q)
+        U, S, V = matrix_svd(M.detach() if lost else M)
+        whole = fix_signs(SVD(P @ U, S, Q @ V))
+        return top(_with_svd_gradient(self, whole) if lost else whole, count(k))
 
     def eig(self, k: int | None = None) -> Eig:
         self._square("eig")
         return self._with_zero().eig(k)
 
-    def rank(self, rtol: float | None = None) -> int | Tensor:
-        S = torch.linalg.svdvals(self._reduced()[1].detach())
-        return self._number((self._rtol(rtol) * peak(S) < S).sum(-1))
+    def _singular_values(self) -> tuple[Tensor, Tensor | None]:
+        P, M, Q = self._reduced()
+        S = self.svd().S if self._loses_gradient(P, Q) else torch.linalg.svdvals(M)
+        return _append(S, S.new_zeros(()), min(self.shape) - S.shape[-1])
+
+    def _eigenvalues(self) -> tuple[Tensor, Tensor | None]:
+        # Those of VᵀU, and zeros.
+        values = torch.linalg.eigvals(finite(self.V.mT @ self.U, "eigvals"))
+        return _append(values, values.new_zeros(()), self.shape[0] - values.shape[-1])
+
+    def trace(self) -> Tensor:
+        self._square("trace")
+        return (self.U * self.V).sum((-2, -1))
+
+    def slogdet(self) -> tuple[Tensor, Tensor]:
+        if self.U.shape[-1] >= self._square("slogdet"):
+            return super().slogdet()
+        zero = (self.U * self.V).sum((-2, -1)).detach() * 0.0
+        return zero, zero - torch.inf
 
 
 class ScaledIdentityPlusLowRank(Operator):
@@ -238,7 +306,7 @@ class ScaledIdentityPlusLowRank(Operator):
 
     @property
     def T(self) -> ScaledIdentityPlusLowRank:
-        return ScaledIdentityPlusLowRank(self.alpha, self.V, self.U)
+        return ScaledIdentityPlusLowRank(own(self.alpha), own(self.V), own(self.U))
 
     @property
     def _a(self) -> Tensor:
@@ -249,12 +317,12 @@ class ScaledIdentityPlusLowRank(Operator):
 
     def scale(self, c: float | Tensor) -> ScaledIdentityPlusLowRank:
         alpha = scalar(c, self, 0) * self.alpha
-        return ScaledIdentityPlusLowRank(alpha, scalar(c, self, 2) * self.U, self.V)
+        return ScaledIdentityPlusLowRank(alpha, scalar(c, self, 2) * self.U, own(self.V))
 
     def compress(self, rtol: float | None = None) -> ScaledIdentityPlusLowRank:
         """The same operator with what is ≤ rtol·‖A‖ dropped from U Vᵀ."""
         U, V = compress_factors(self.U, self.V, self._rtol(rtol), self.alpha.abs())
-        return ScaledIdentityPlusLowRank(self.alpha, U, V)
+        return ScaledIdentityPlusLowRank(own(self.alpha), U, V)
 
     def _reduced(self) -> tuple[Tensor, Tensor]:
         """Q, M with A = α(I − QQᵀ) + Q M Qᵀ, Q orthonormal columns spanning [U V]."""
@@ -295,30 +363,45 @@ class ScaledIdentityPlusLowRank(Operator):
                 power = square if power is None else times(power, square)
             square, p = times(square, square), p >> 1
         assert power is not None
-        return ScaledIdentityPlusLowRank(power[0][..., 0, 0], self.U @ power[1], self.V)
+        return ScaledIdentityPlusLowRank(power[0][..., 0, 0], self.U @ power[1], own(self.V))
 
     def _fractional_power(self, p: float) -> ScaledIdentityPlusLowRank:
         Q, M = self._reduced()
         outside = Q.shape[-1] < self.shape[0]
         if self._loses_gradient(Q):
-            # Aᵖ = αᵖI + U (Kᵖ − αᵖI) G⁻¹ Vᵀ with G = VᵀU, K = αI + G, if G can be inverted.
-            G = self.V.mT @ self.U
-            if float(torch.linalg.cond(G.detach()).max()) > 1e6:
-                raise self._no_gradient("power")
-            power = real_power(self.alpha, p)
-            small = (
-                matrix_power(eye_like(G) * self._a + G, p) - eye_like(G) * power[..., None, None]
-            )
-            U = self.U @ torch.linalg.solve(G, small, left=False)
-            return ScaledIdentityPlusLowRank(power, U, self.V)
+            return self._power_by_quotient(p)
         alpha = real_power(self.alpha, p) if outside else torch.zeros_like(self.alpha)
         return self._lift(alpha, Q, matrix_power(M, p))
+
+    def _power_by_quotient(self, p: float) -> ScaledIdentityPlusLowRank:
+        """αᵖI + U φ(VᵀU) Vᵀ with φ(G) = ((αI + G)ᵖ − αᵖI)/G: needs no basis of [U V]."""
+        G = self.V.mT @ self.U
+        power, eye = real_power(self.alpha, p), eye_like(G)
+        if bool((self.alpha > 0).all()):
+            # φ(G) is the upper right block of [[αI + G, I], [0, αI]]ᵖ, for singular G too.
+            r = G.shape[-1]
+            block = F.pad(torch.cat([G, eye.expand_as(G)], -1), (0, 0, 0, r))
+            small = matrix_power(block + eye_like(block) * self._a, p)[..., :r, r:]
+        elif float(torch.linalg.cond(G.detach()).max()) <= 1e6:
+            change = matrix_power(eye * self._a + G, p) - eye * power[..., None, None]
+            small = torch.linalg.solve(G, change, left=False)
+        else:
+            raise self._no_gradient("power")
+        return ScaledIdentityPlusLowRank(power, self.U @ small, own(self.V))
+
+    def log(self) -> ScaledIdentityPlusLowRank:
+        Q, M = self._reduced()
+        if self._loses_gradient(Q):
+            raise self._no_gradient("log")
+        inside = Q.shape[-1] == self.shape[0]
+        alpha = torch.zeros_like(self.alpha) if inside else real_log(self.alpha)
+        return self._lift(alpha, Q, matrix_log(M))
 
     def exp(self, t: float | Tensor = 1.0) -> ScaledIdentityPlusLowRank:
         r"""e^{tA} = e^{tα}(I + t U φ₁(t VᵀU) Vᵀ), φ₁(M) = (e^M − I)/M."""
         c, growth = scalar(t, self, 2), torch.exp(scalar(t, self, 0) * self.alpha)
         small = exp_quotient(c * (self.V.mT @ self.U), c * self._a)
-        return ScaledIdentityPlusLowRank(growth, c * (self.U @ small), self.V)
+        return ScaledIdentityPlusLowRank(growth, c * (self.U @ small), own(self.V))
 
     def inverse(self) -> Operator:
         r"""Woodbury: (αI + UVᵀ)⁻¹ = (I − U (αI + VᵀU)⁻¹ Vᵀ)/α."""
@@ -330,43 +413,107 @@ class ScaledIdentityPlusLowRank(Operator):
         if tiny.any():
             raise singular(self)
         U = self.U @ matrix_inverse(small, self) / self._a
-        return ScaledIdentityPlusLowRank(1.0 / self.alpha, -U, self.V)
+        return ScaledIdentityPlusLowRank(1.0 / self.alpha, -U, own(self.V))
+
+    def _solve(self, w: Tensor) -> Tensor:
+        r"""(w − QQᵀw)/α + Q M⁻¹ Qᵀw, with orthonormal Q: as stable as LU of the whole."""
+        if self.U.shape[-1] >= self.shape[0]:
+            return super()._solve(w)
+        with torch.no_grad():
+            Q, M = self._reduced()
+            if Q.shape[-1] < self.shape[0]:
+                size = peak(M.abs().flatten(-2)).squeeze(-1)
+                if (self.alpha.abs() <= torch.finfo(self.dtype).eps * size).any():
+                    raise singular(self)
+        z = self._solve_with(Q, M, w.detach())
+        parents = (self.alpha, self.U, self.V, w)
+        if not needs_gradient(*parents):
+            return z
+        # One step of Newton's method has the derivative A⁻¹(dw − dA z), and is 0 in value.
+        step = self._solve_with(Q, M, w - self.forward(z))
+        return first_order(z, step, "ScaledIdentityPlusLowRank.solve", *parents)
+
+    def _solve_with(self, Q: Tensor, M: Tensor, w: Tensor) -> Tensor:
+        inside = rows(w, Q)
+        columns = inside.mT if M.ndim == 2 or inside.ndim > 2 else inside.unsqueeze(-1)
+        small = matrix_solve(M, columns, self)
+        small = small.mT if M.ndim == 2 or inside.ndim > 2 else small.squeeze(-1)
+        beside = w - rows(inside, Q.mT)
+        if Q.shape[-1] < self.shape[0]:
+            beside = beside / middle(self.alpha.detach(), w, 0)
+        return beside + rows(small, Q.mT)
 
     def pinv(self, rtol: float | None = None) -> Operator:
         with torch.no_grad():
             Q, M = self._reduced()
-            U, S, V = matrix_svd(M)
-            outside = self._outside(Q, S).squeeze(-1)
-            cut = self._rtol(rtol) * torch.maximum(peak(S).squeeze(-1), outside)
-            inv_alpha = torch.where(outside > cut, 1.0 / safe(self.alpha), 0.0)
-            inv_S = torch.where(cut[..., None] < S, 1.0 / safe(S), 0.0)
-            result = self._lift(inv_alpha, Q, (V * inv_S.unsqueeze(-2)) @ U.mT)
-        if not needs_gradient(self.alpha, self.U, self.V):
-            return result
-        regular = (inv_S > 0).all() and (Q.shape[-1] == self.shape[0] or (inv_alpha != 0).all())
-        return self.inverse() if regular else _with_pinv_gradient(self, result)
+            S = torch.linalg.svdvals(M)
+            outside = self._outside(Q, S)
+            cut = self._rtol(rtol) * torch.maximum(peak(S), outside)
+            kept_outside = outside > cut
+            inside = Q.shape[-1] == self.shape[0]
+            regular = bool((cut < S).all() and (inside or kept_outside.all()))
+        if regular and needs_gradient(self.alpha, self.U, self.V):
+            return self.inverse()
+        if not self._loses_gradient((graph := self._reduced())[0]):
+            return self._pinv_with(*graph, kept_outside, cut)
+        with torch.no_grad():
+            result = self._pinv_with(Q, M, kept_outside, cut)
+        sizes = torch.cat([S, outside], -1)
+        rounding = 8 * self.shape[0] * torch.finfo(S.dtype).eps * peak(sizes)
+        if bool(((cut >= sizes) & (rounding < sizes)).any()):
+            raise self._no_gradient("pinv")
+        return _with_pinv_gradient(self, result)
+
+    def _pinv_with(
+        self, Q: Tensor, M: Tensor, kept: Tensor, cut: Tensor
+    ) -> ScaledIdentityPlusLowRank:
+        alpha = torch.where(kept.squeeze(-1), 1.0 / safe(self.alpha), 0.0)
+        return self._lift(alpha, Q, matrix_pinv(M, cut=cut))
 
     def _outside(self, Q: Tensor, S: Tensor) -> Tensor:
         """|α| where the complement of span Q is not empty, else 0; shaped like S[..., :1]."""
         outside = self.alpha.abs() * float(Q.shape[-1] < self.shape[0])
         return outside.unsqueeze(-1).expand(*S.shape[:-1], 1)
 
-    def rank(self, rtol: float | None = None) -> int | Tensor:
+    def _singular_values(self) -> tuple[Tensor, Tensor | None]:
         Q, M = self._reduced()
-        S = torch.linalg.svdvals(M.detach())
-        outside = self._outside(Q, S)
-        cut = self._rtol(rtol) * torch.maximum(peak(S), outside)
-        beyond = (self.shape[0] - Q.shape[-1]) * (outside > cut).sum(-1)
-        return self._number((cut < S).sum(-1) + beyond)
+        S = self._inner_svd(Q, M).S if self._loses_gradient(Q) else torch.linalg.svdvals(M)
+        return _append(S, self.alpha.abs(), self.shape[0] - S.shape[-1])
+
+    def _eigenvalues(self) -> tuple[Tensor, Tensor | None]:
+        # Those of αI + VᵀU, and α.
+        small = self.V.mT @ self.U
+        small = eye_like(small) * self._a + small
+        values = torch.linalg.eigvals(finite(small, "eigvals"))
+        return _append(values, as_complex(self.alpha), self.shape[0] - values.shape[-1])
+
+    def trace(self) -> Tensor:
+        return self.shape[0] * self.alpha + (self.U * self.V).sum((-2, -1))
+
+    def slogdet(self) -> tuple[Tensor, Tensor]:
+        small = self.V.mT @ self.U
+        sign, log = torch.linalg.slogdet(finite(eye_like(small) * self._a + small, "slogdet"))
+        n = self.shape[0] - small.shape[-1]
+        if not n:
+            return sign, log
+        return sign * self.alpha.sign() ** n, log + n * self.alpha.abs().log()
+
+    def _inner_svd(self, Q: Tensor, M: Tensor) -> SVD:
+        """All triples inside span Q, with their gradient."""
+        if not self._loses_gradient(Q):
+            U, S, V = matrix_svd(M)
+            return SVD(Q @ U, S, Q @ V)
+        U, S, V = matrix_svd(M.detach())
+        return _with_svd_gradient(self, SVD(Q @ U, S, Q @ V), self._a)
 
     def svd(self, k: int | None = None) -> SVD:
         Q, M = self._reduced()
-        U, S, V = matrix_svd(M)
+        U, S, V = self._inner_svd(Q, M)
         S, order, outer = self._merge(S, self.alpha.abs(), k, Q, "svd")
         sign = torch.where(self.alpha < 0, -1.0, 1.0).to(Q)[..., None, None]
-        U = pick(torch.cat([Q @ U, sign * outer], -1), order)
-        V = pick(torch.cat([Q @ V, outer], -1), order)
-        return _with_value_gradient(self, fix_signs(SVD(U, S, V)))
+        U = pick(torch.cat([U, sign * outer], -1), order)
+        V = pick(torch.cat([V, outer], -1), order)
+        return fix_signs(SVD(U, S, V))
 
     def eig(self, k: int | None = None) -> Eig:
         Q, M = self._reduced()
@@ -399,12 +546,30 @@ class ScaledIdentityPlusLowRank(Operator):
         return values.gather(-1, order), order, outer
 
 
-def _with_value_gradient(A: Operator, svd: SVD) -> SVD:
-    """The same triples; σᵢ = uᵢᵀ A vᵢ has its exact gradient even where the factors have none."""
-    U, V = svd.U.detach(), svd.V.detach()
-    S = svd.S.detach()
-    through = (U * A._columns(V)).sum(-2)
-    return SVD(svd.U, S + (through - through.detach()), svd.V)
+def _append(values: Tensor, value: Tensor, times: int) -> tuple[Tensor, Tensor | None]:
+    """The values, and one more that counts several times."""
+    if not times:
+        return values, None
+    value = value.unsqueeze(-1).expand(*values.shape[:-1], 1)
+    each = torch.ones(values.shape[-1] + 1, dtype=torch.long, device=values.device)
+    each[-1] = times
+    return torch.cat([values, value], -1), each
+
+
+def _with_svd_gradient(A: Operator, svd: SVD, alpha: Tensor | float = 0.0) -> SVD:
+    """Triples found without a graph, given their derivative: σᵢ = uᵢᵀ A vᵢ, vectors as they turn.
+
+    Beside them A is α.
+    """
+    U, S, V = (factor.detach() for factor in svd)
+    AV, AtU = A._columns(V), A.T._columns(U)
+    what, parents = f"{type(A).__name__}.svd", (*A.parameters(), *A.buffers())
+    dU, dV = move_vectors(U, S, V, AV, AtU, alpha=alpha)
+    return SVD(
+        first_order(U, dU, what, *parents),
+        first_order(S, (U * AV).sum(-2), what, *parents),
+        first_order(V, dV, what, *parents),
+    )
 
 
 def _with_pinv_gradient(A: Operator, P: Operator) -> Operator:
@@ -413,9 +578,104 @@ def _with_pinv_gradient(A: Operator, P: Operator) -> Operator:
     dP = −P dA P + P Pᵀ dAᵀ (I − A P) + (I − P A) dAᵀ Pᵀ P: below, only A has a graph, and the terms
     beside P vanish in value.
     """
+    what, parents = f"{type(A).__name__}.pinv", (*A.parameters(), *A.buffers())
     with torch.no_grad():
-        A0 = A * 1.0
+        A0 = A._now()
         left = Identity(A.shape[1], A.dtype, A.device) - P @ A0
         right = Identity(A.shape[0], A.dtype, A.device) - A0 @ P
         PPt, PtP = P @ P.T, P.T @ P
-    return P * 2.0 - P @ A @ P + PPt @ A.T @ right + left @ A.T @ PtP
+    once = A._now()
+    for name, tensor in once._buffers.items():
+        if tensor is not None:
+            once._buffers[name] = first_order(tensor, tensor, what, *parents)
+    return P * 2.0 - P @ once @ P + PPt @ once.T @ right + left @ once.T @ PtP
+
+
+# -- projectors ------------------------------------------------------------------------------------
+
+
+def _leading(A: Operator, rtol: float, right: bool) -> Tensor:
+    """Orthonormal columns that span what A keeps: of its range, or of the complement of its null
+    space. With a batch axis columns that are cut are zero. They follow A as their span does."""
+    with torch.no_grad():
+        svd = A.svd()
+        kept = rtol * peak(svd.S) < svd.S
+        k = int(kept.reshape(-1, kept.shape[-1]).sum(-1).max()) if kept.numel() else 0
+    columns = svd.V if right else svd.U
+    tensors = (*A.parameters(), *A.buffers())
+    if needs_gradient(*tensors):
+        AV, AtU = A._columns(svd.V), A.T._columns(svd.U)
+        dU, dV = move_vectors(*svd, AV, AtU, group=kept)
+        what = f"{type(A).__name__}.{'null' if right else 'range'}_projector"
+        columns = first_order(columns, dV if right else dU, what, *tensors)
+    return (columns * kept.unsqueeze(-2))[..., :k]
+
+
+@register(range_of, Operator)
+def _range_by_svd(A: Operator, rtol: float) -> Operator:
+    U = _leading(A, rtol, right=False)
+    if U.shape[-1] == A.shape[0] and A.batch is None:
+        return Identity(A.shape[0], A.dtype, A.device)
+    return LowRank(U, own(U))
+
+
+@register(null_of, Operator)
+def _null_by_svd(A: Operator, rtol: float) -> Operator:
+    V = _leading(A, rtol, right=True)
+    if V.shape[-1] == A.shape[1] and A.batch is None:
+        return Identity(A.shape[1], A.dtype, A.device).log()
+    return ScaledIdentityPlusLowRank(V.new_ones(()), -V, own(V))
+
+
+def _split(A: ScaledIdentityPlusLowRank, rtol: float, right: bool) -> Operator:
+    """Onto what A keeps, on the right or on the left: I less what it cuts, where α is kept."""
+    with torch.no_grad():
+        Q, M = A._reduced()
+        U, S, V = matrix_svd(M)
+        outside = A._outside(Q, S)
+        cut = rtol * torch.maximum(peak(S), outside)
+        kept, beside = cut < S, (outside > cut).squeeze(-1)
+        U, V = Q @ U, Q @ V
+    columns = V if right else U
+    tensors = (A.alpha, A.U, A.V)
+    if needs_gradient(*tensors):
+        AV, AtU = A._columns(V), A.T._columns(U)
+        dU, dV = move_vectors(U, S, V, AV, AtU, kept, A._a)
+        columns = first_order(columns, dV if right else dU, "range_projector", *tensors)
+    inside = Q.shape[-1] == A.shape[0]
+    if A.batch is None:  # a projector of the smaller of the two spans
+        keep = kept if inside or not bool(beside) else ~kept
+        columns = columns[..., keep]
+        if inside or not bool(beside):
+            return LowRank(columns, own(columns))
+        return ScaledIdentityPlusLowRank(columns.new_ones(()), -columns, own(columns))
+    on = beside.to(columns) * float(not inside)
+    sign = kept.to(columns) - on.unsqueeze(-1)
+    return ScaledIdentityPlusLowRank(on, columns * sign.unsqueeze(-2), own(columns))
+
+
+@register(range_of, ScaledIdentityPlusLowRank)
+def _range_of_sum(A: ScaledIdentityPlusLowRank, rtol: float) -> Operator:
+    return _split(A, rtol, right=False)
+
+
+@register(null_of, ScaledIdentityPlusLowRank)
+def _null_of_sum(A: ScaledIdentityPlusLowRank, rtol: float) -> Operator:
+    P = _split(A, rtol, right=True)
+    return Identity(A.shape[0], A.dtype, A.device) - P
+
+
+@register(range_of, Identity)
+def _range_of_identity(A: Identity, rtol: float) -> Operator:
+    return A
+
+
+@register(null_of, Identity)
+def _null_of_identity(A: Identity, rtol: float) -> Operator:
+    return A.log()
+
+
+@register(identity, Operator)
+def _identity(A: Operator) -> Identity:
+    like = A._tensor
+    return Identity(A.shape[0], like.dtype, like.device)

@@ -3,10 +3,13 @@ r"""Plain matrices, (n, n) or (batch, n, n), and the small helpers that operator
 from __future__ import annotations
 
 import math
+import operator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+
+from .derivatives import needs_gradient, refuse_twice, truncated_pinv
 
 if TYPE_CHECKING:
     from .base import Operator
@@ -27,7 +30,13 @@ class Eig(NamedTuple):
     vectors: Tensor
 
 
+def own(tensor: Tensor) -> Tensor:
+    """A copy for a derived operator: it holds values of now, and a graph, but no Parameter."""
+    return tensor.clone()
+
+
 def hold(module: nn.Module, name: str, tensor: Tensor) -> None:
+    """Keep a tensor of the user's: a Parameter to be learned, anything else as a buffer."""
     if isinstance(tensor, nn.Parameter):
         module.register_parameter(name, tensor)
     else:
@@ -103,7 +112,7 @@ def scalar(c: float | Tensor, like: Operator, axes: int) -> Tensor:
 def count(k: int | None) -> int | None:
     if k is not None and k < 1:
         raise ValueError(f"expected k ≥ 1 leading values, or None for all, got {k}.")
-    return k
+    return None if k is None else operator.index(k)
 
 
 def top(values: Any, k: int | None) -> Any:
@@ -144,6 +153,17 @@ def peak(S: Tensor) -> Tensor:
 
 
 def finite(M: Tensor, what: str) -> Tensor:
+    """M, if it is something that torch can decompose; otherwise one sentence."""
+    if M.is_meta:
+        raise ValueError(
+            f"{what}: the operator is on the meta device and holds no numbers. Move it with "
+            "to_empty(device=…) and load its weights first."
+        )
+    if M.dtype in (torch.bfloat16, torch.float16):
+        raise ValueError(
+            f"{what}: expected float32 or float64, since torch decomposes nothing else, got "
+            f"{M.dtype}. Take A.float()."
+        )
     if not torch.isfinite(M).all():
         raise ValueError(
             f"{what}: the operator holds NaN or infinite entries, so it has no decomposition. "
@@ -173,20 +193,61 @@ def joint(values: Tensor, blocks: bool) -> Tensor:
     return values.amax(-1, keepdim=True) if blocks else values
 
 
-def matrix_pinv(M: Tensor, rtol: float, blocks: bool = False) -> Tensor:
-    """M†; with ``blocks``, of the diagonal blocks (axis −3) of one matrix, whose σ_max counts."""
-    # torch's own: its gradient needs M† alone, so repeated singular values do no harm.
-    if not blocks:
-        return torch.linalg.pinv(finite(M, "pinv"), rtol=rtol)
-    if M.shape[-1] == M.shape[-2] and M.numel():
+def matrix_pinv(
+    M: Tensor, rtol: float = 0.0, blocks: bool = False, cut: Tensor | None = None
+) -> Tensor:
+    """M†; with ``blocks``, of the diagonal blocks (axis −3) of one matrix, whose σ_max counts.
+
+    What is ≤ ``cut``, (..., 1), counts as zero, or else what is ≤ rtol·σ_max.
+    """
+    if not finite(M, "pinv").numel():
+        return M.mH.clone()
+    if blocks and M.shape[-1] == M.shape[-2]:
         # Where no singular value counts as zero it is the inverse, six times as fast.
-        inverse, failed = torch.linalg.inv_ex(finite(M, "pinv"))
+        inverse, failed = torch.linalg.inv_ex(M)
         size = math.prod(float(torch.linalg.matrix_norm(X.detach()).max()) for X in (M, inverse))
         if not failed.any() and size * rtol < 0.5:
             return inverse
-    largest = torch.linalg.svdvals(finite(M, "pinv").detach())[..., 0]
-    atol = rtol * largest.amax(-1, keepdim=True)
-    return torch.linalg.pinv(M, atol=atol, rtol=torch.zeros_like(atol))
+    with torch.no_grad():
+        U, S, Vh = torch.linalg.svd(M, full_matrices=False)
+        largest = joint(S[..., :1].squeeze(-1), blocks)[..., None]
+        cut = rtol * largest if cut is None else cut
+        kept = cut < S
+        rounding = 8 * max(M.shape[-2:]) * torch.finfo(S.dtype).eps * largest
+        constant_rank = bool((kept | (rounding >= S)).all())
+    if needs_gradient(M) and constant_rank:
+        # torch's own: its gradient needs M† alone, so repeated singular values do no harm.
+        atol = cut.squeeze(-1).expand(S.shape[:-1])
+        return torch.linalg.pinv(M, atol=atol, rtol=torch.zeros_like(atol))
+    return truncated_pinv(M, U, S, Vh.mH, kept)
+
+
+def matrix_projector(M: Tensor, rtol: float, null: bool = False) -> Tensor:
+    """Onto the range, or the null space, of the diagonal blocks (axis −3) of one matrix."""
+    with torch.no_grad():
+        U, S, Vh = torch.linalg.svd(finite(M, "projector"), full_matrices=False)
+        kept = rtol * S.amax((-2, -1), keepdim=True) < S if S.numel() else S > 0
+        Q = (Vh.mH if null else U) * kept.unsqueeze(-2)
+        P = Q @ Q.mH
+    if needs_gradient(M):
+        pinv = matrix_pinv(M, rtol, blocks=True)
+        graph = pinv @ M if null else M @ pinv
+        P = P + (graph - graph.detach())
+    return eye_like(P) - P if null else P
+
+
+def matrix_solve(M: Tensor, w: Tensor, A: Operator, blocks: bool = False) -> Tensor:
+    """M⁻¹ w for columns w, (..., n, k), by LU with pivots; an error where M is singular."""
+    M = finite(M, "solve")
+    if not M.numel():
+        return w.clone()
+    LU, pivots, info = torch.linalg.lu_factor_ex(M)
+    diagonal = LU.detach().diagonal(dim1=-2, dim2=-1).abs()
+    tiny = torch.finfo(M.dtype).eps * joint(peak(diagonal).squeeze(-1), blocks)[..., None]
+    if info.any() or (diagonal <= tiny).any():
+        # A small pivot may only mean rows of very different sizes: ask the inverse.
+        matrix_inverse(M, A, blocks)
+    return torch.linalg.lu_solve(LU, pivots, w)
 
 
 def reciprocal(d: Tensor, rtol: float) -> Tensor:
@@ -204,7 +265,8 @@ def matrix_eig(M: Tensor) -> Eig:
 def exp_quotient(M: Tensor, alpha: Tensor) -> Tensor:
     """(e^{αI + M} − e^α I)/M, from exp [[αI + M, I], [0, αI]]; M may be singular."""
     r = M.shape[-1]
-    eye = eye_like(M).expand_as(M)
+    lead = torch.broadcast_shapes(M.shape, alpha.shape)
+    M, eye = M.expand(lead), eye_like(M).expand(lead)
     scaled = eye * alpha
     top = torch.cat([M + scaled, eye], -1)
     below = torch.cat([torch.zeros_like(M), scaled], -1)
@@ -223,10 +285,6 @@ def safe_qr(M: Tensor) -> tuple[Tensor, Tensor]:
     """QR; without a gradient where the columns are dependent, since it would be NaN or wrong."""
     Q, R = torch.linalg.qr(M)
     return (Q, R) if independent(R) else (Q.detach(), R.detach())
-
-
-def needs_gradient(*tensors: Tensor) -> bool:
-    return torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
 
 
 def phases(rows: int, period: int, taps: int, origin: int, like: Tensor) -> Tensor:
@@ -253,7 +311,7 @@ def nonsingular(d: Tensor, A: Operator) -> None:
 def matrix_inverse(M: Tensor, A: Operator, blocks: bool = False) -> Tensor:
     """M⁻¹; with ``blocks``, of the diagonal blocks (axis −3) of one matrix, judged together."""
     inverse, info = torch.linalg.inv_ex(finite(M, "inverse"))
-    if M.shape[-1]:
+    if M.numel():
         norm, inverse_norm = (
             joint(X.detach().abs().sum(-2).amax(-1), blocks) for X in (M, inverse)
         )
@@ -264,6 +322,7 @@ def matrix_inverse(M: Tensor, A: Operator, blocks: bool = False) -> Tensor:
 
 def real_power(d: Tensor, p: float) -> Tensor:
     """dᵖ for real d; 0 stays 0 for p > 0, negative numbers have no real power."""
+    finite(d, "power")
     if (d < 0).any() or (p < 0 and (d == 0).any()):
         raise no_power(p)
     return torch.where(d == 0, torch.zeros_like(d), safe(d) ** p)
@@ -271,7 +330,7 @@ def real_power(d: Tensor, p: float) -> Tensor:
 
 def spectral_power(values: Tensor, p: float, A: Operator) -> Tensor:
     """Principal power of all Fourier multipliers; self-conjugate ones must not be negative."""
-    size, eps = values.abs(), torch.finfo(A.dtype).eps
+    size, eps = finite(values, "power").abs(), torch.finfo(A.dtype).eps
     scale = size.amax((-3, -2, -1), keepdim=True)
     zero = size <= eps * max(A.shape) * scale
     on_axis = (values.real < 0) & (values.imag.abs() <= 1e3 * eps * scale)
@@ -312,7 +371,13 @@ def matrix_power(M: Tensor, p: float, blocks: bool = False) -> Tensor:
 
 
 def _power_by_roots(M: Tensor, p: float) -> Tensor:
-    """Mᵖ = exp(p log M), the logarithm from repeated square roots; Jordan blocks do no harm."""
+    """Mᵖ = exp(p log M); Jordan blocks do no harm."""
+    unit, log, halvings = _log_by_roots(M)
+    return unit**p * torch.linalg.matrix_exp(p * 2.0**halvings * log)
+
+
+def _log_by_roots(M: Tensor) -> tuple[Tensor, Tensor, int]:
+    """u, L, k with log M = log(u) I + 2ᵏ L, from repeated square roots."""
     eye = eye_like(M)
     unit = M.detach().abs().sum(-2).amax(-1)[..., None, None]
     root, halvings = M / unit, 0
@@ -325,7 +390,37 @@ def _power_by_roots(M: Tensor, p: float) -> Tensor:
     E, log = root - eye, torch.zeros_like(root)
     for node, weight in zip(nodes.tolist(), vectors[0].square().tolist(), strict=True):
         log = log + weight * torch.linalg.solve(eye + (node + 1) / 2 * E, E)
-    return unit**p * torch.linalg.matrix_exp(p * 2.0**halvings * log)
+    return unit, log, halvings
+
+
+def matrix_log(M: Tensor, blocks: bool = False) -> Tensor:
+    """The principal logarithm; an error where an eigenvalue is 0 or on the negative axis."""
+    if not finite(M, "log").shape[-1]:
+        return M.clone()
+    with torch.no_grad():
+        values = torch.linalg.eigvals(M)
+        size, eps = values.abs(), torch.finfo(M.dtype).eps
+        scale = joint(size.amax(-1), blocks).unsqueeze(-1)
+        zero = size <= 8 * eps * M.shape[-1] * scale
+        on_axis = (values.real < 0) & (values.imag.abs() <= 1e-3 * eps**0.5 * scale)
+        if (zero | on_axis).any():
+            raise no_log()
+    unit, log, halvings = _log_by_roots(M)
+    return 2.0**halvings * log + unit.log() * eye_like(M)
+
+
+def real_log(d: Tensor) -> Tensor:
+    """log d for d > 0."""
+    if (finite(d, "log") <= 0).any():
+        raise no_log()
+    return d.log()
+
+
+def no_log() -> ValueError:
+    return ValueError(
+        "log: this operator has no real principal logarithm (an eigenvalue is 0 or on the negative "
+        "real axis). Its square may have one."
+    )
 
 
 def _square_root(M: Tensor) -> Tensor:
@@ -352,14 +447,19 @@ class _Power(torch.autograd.Function):
         ctx: Any, M: Tensor, p: float, values: Tensor, X: Tensor, inverse: Tensor, zero: Tensor
     ) -> Tensor:
         power = torch.where(zero, 0.0, torch.where(zero, 1.0, values) ** p)
-        ctx.save_for_backward(values, power, X, inverse, zero)
+        ctx.save_for_backward(M, values, power, X, inverse, zero)
         ctx.p = p
         return real_like((X * power.unsqueeze(-2)) @ inverse, M)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        values, power, X, inverse, zero = ctx.saved_tensors
+        with torch.no_grad():
+            result = _Power._gradient(ctx, grad)
+        return refuse_twice(result, f"A ** {ctx.p}", ctx.saved_tensors[0]), *(5 * [None])
+
+    @staticmethod
+    def _gradient(ctx: Any, grad: Tensor) -> Tensor:
+        _, values, power, X, inverse, zero = ctx.saved_tensors
         gap = values.unsqueeze(-1) - values.unsqueeze(-2)
         middle = (values.unsqueeze(-1) + values.unsqueeze(-2)) / 2
         near = gap.abs() <= torch.finfo(grad.dtype).eps ** (1 / 3) * middle.abs()
@@ -368,7 +468,7 @@ class _Power(torch.autograd.Function):
         apart = (power.unsqueeze(-1) - power.unsqueeze(-2)) / torch.where(near | nothing, 1.0, gap)
         D = torch.where(nothing, 0.0, torch.where(near, slope, apart))
         inner = D.conj() * (X.mH @ grad.to(X.dtype) @ inverse.mH)
-        return real_like(inverse.mH @ inner @ X.mH, grad), None, None, None, None, None
+        return real_like(inverse.mH @ inner @ X.mH, grad)
 
 
 def no_power(p: float) -> ValueError:

@@ -16,12 +16,16 @@ from .matrices import (
     hold,
     matrix_eig,
     matrix_inverse,
+    matrix_log,
     matrix_pinv,
     matrix_power,
+    matrix_projector,
+    matrix_solve,
     peak,
     scalar,
     shaped,
 )
+from .rules import null_of, range_of, register
 
 #: A kernel with more taps than this goes through Fourier space.
 DIRECT_TAPS = 64
@@ -83,7 +87,7 @@ class MixingConvolution(Operator):
     @property
     def T(self) -> MixingConvolution:
         (kh, kw), (oh, ow) = self.kernel.shape[-2:], self.origin
-        kernel = self.kernel.flip(-2, -1).transpose(-4, -3)
+        kernel = self.kernel.flip(-2, -1).transpose(-4, -3)  # flip copies
         image = (self.kernel.shape[-4], *self.image[1:])
         return MixingConvolution(kernel, image, (kh - 1 - oh, kw - 1 - ow))
 
@@ -101,7 +105,7 @@ class MixingConvolution(Operator):
         return torch.fft.irfft2(waves, s=(H, W)).flatten(-3)
 
     def resized(self, image: tuple[int, int, int]) -> MixingConvolution:
-        """The same kernel on an image of another size."""
+        """The very same kernel, learned with this one, on an image of another size."""
         check_resized(self, image)
         return MixingConvolution(self.kernel, image, self.origin)
 
@@ -132,6 +136,10 @@ class MixingConvolution(Operator):
         self._square("exp")
         return self._from_blocks(torch.linalg.matrix_exp(scalar(t, self, 3) * self._blocks()))
 
+    def log(self) -> MixingConvolution:
+        self._square("log")
+        return self._from_blocks(matrix_log(self._blocks(), blocks=True))
+
     def inverse(self) -> MixingConvolution:
         self._square("inverse")
         return self._from_blocks(matrix_inverse(self._blocks(), self, blocks=True))
@@ -139,11 +147,42 @@ class MixingConvolution(Operator):
     def pinv(self, rtol: float | None = None) -> MixingConvolution:
         return self._from_blocks(matrix_pinv(self._blocks(), self._rtol(rtol), blocks=True))
 
-    def rank(self, rtol: float | None = None) -> int | Tensor:
-        M, _, alone = self._pairs("rank")
-        S = torch.linalg.svdvals(M.detach())
-        above = self._rtol(rtol) * peak(S.flatten(-2))[..., None] < S
-        return self._number((above.sum(-1) * torch.where(alone, 1, 2)).sum(-1))
+    def _solve(self, w: Tensor) -> Tensor:
+        if not w.numel():
+            return w.clone()
+        (_, H, W), C = self.image, self.image[0]
+        lead = () if self.batch is None else (self.batch,)
+        waves = torch.fft.rfft2(w.reshape(*lead, -1, C, H, W)).flatten(-2)
+        columns = waves.movedim(-3, -1).transpose(-3, -2)  # (…, frequencies, C, samples)
+        z = matrix_solve(self._blocks(), columns, self, blocks=True)
+        z = z.transpose(-3, -2).movedim(-1, -3).unflatten(-1, (H, W // 2 + 1))
+        return torch.fft.irfft2(z, s=(H, W)).reshape(w.shape)
+
+    def _singular_values(self) -> tuple[Tensor, Tensor | None]:
+        M, _, alone = self._pairs("svd")
+        S = torch.linalg.svdvals(M)
+        times = torch.where(alone, 1, 2)[:, None].expand(S.shape[-2:]).flatten()
+        return S.flatten(-2), times
+
+    def _eigenvalues(self) -> tuple[Tensor, Tensor | None]:
+        M, _, alone = self._pairs("eigvals")
+        values = torch.linalg.eigvals(M)
+        return torch.cat([values.flatten(-2), values[..., ~alone, :].conj().flatten(-2)], -1), None
+
+    def trace(self) -> Tensor:
+        self._square("trace")
+        M, _, alone = self._pairs("trace")
+        own_trace = M.diagonal(dim1=-2, dim2=-1).sum(-1).real
+        return (own_trace * torch.where(alone, 1, 2)).sum(-1)
+
+    def slogdet(self) -> tuple[Tensor, Tensor]:
+        self._square("slogdet")
+        M, _, alone = self._pairs("slogdet")
+        sign, log = torch.linalg.slogdet(M)
+        log = (log * torch.where(alone, 1, 2)).sum(-1)
+        # Opposite frequencies have conjugate determinants; those that are alone are real.
+        signs = torch.where(alone, sign.real.sign(), torch.where(sign == 0, 0.0, 1.0))
+        return signs.prod(-1).to(log), log
 
     def svd(self, k: int | None = None) -> SVD:
         if self.batch is not None:
@@ -214,3 +253,13 @@ class MixingConvolution(Operator):
         phase = angles((H, W), frequency // K, frequency % K, self.kernel)
         waves = torch.polar(torch.full_like(phase, (H * W) ** -0.5), phase)
         return (x.mT[:, None, :] * waves).flatten(0, 1)
+
+
+@register(range_of, MixingConvolution)
+def _range_of_mixing(A: MixingConvolution, rtol: float) -> MixingConvolution:
+    return A._from_blocks(matrix_projector(A._blocks(), rtol))
+
+
+@register(null_of, MixingConvolution)
+def _null_of_mixing(A: MixingConvolution, rtol: float) -> MixingConvolution:
+    return A._from_blocks(matrix_projector(A._blocks(), rtol, null=True))

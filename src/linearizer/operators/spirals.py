@@ -7,6 +7,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from .base import DENSE_LIMIT, SVD, Eig, Operator
+from .diagonal import Diagonal
 from .matrices import (
     as_complex,
     batch_of,
@@ -15,15 +16,18 @@ from .matrices import (
     fix_signs,
     hold,
     middle,
+    no_log,
     no_power,
     nonsingular,
+    own,
     peak,
-    pick,
+    real_log,
     real_power,
     safe,
     scalar,
     shaped,
 )
+from .rules import null_of, range_of, register
 
 
 class Spirals(Operator):
@@ -85,7 +89,7 @@ class Spirals(Operator):
 
     @property
     def T(self) -> Spirals:
-        return Spirals(self.real, -self.imag, self.single)
+        return Spirals(own(self.real), -self.imag, own(self.single))
 
     @property
     def values(self) -> Tensor:
@@ -93,11 +97,19 @@ class Spirals(Operator):
         return torch.complex(self.real, self.imag)
 
     def forward(self, z: Tensor) -> Tensor:
-        k = self.planes
-        x, y = z[..., 0 : 2 * k : 2], z[..., 1 : 2 * k : 2]
-        a, b = middle(self.real, z, 1), middle(self.imag, z, 1)
-        planes = torch.stack([a * x - b * y, b * x + a * y], -1).flatten(-2)
-        return torch.cat([planes, z[..., 2 * k :] * middle(self.single, z, 1)], -1)
+        k, n = self.planes, self.shape[1]
+        if not k:
+            return z * middle(self.single, z, 1)
+        if z.dtype not in (torch.float32, torch.float64):  # torch has no such complex numbers
+            x, y = z[..., 0 : 2 * k : 2], z[..., 1 : 2 * k : 2]
+            a, b = middle(self.real, z, 1), middle(self.imag, z, 1)
+            planes = torch.stack([a * x - b * y, b * x + a * y], -1)
+        else:
+            pairs = torch.view_as_complex(z[..., : 2 * k].unflatten(-1, (k, 2)).contiguous())
+            planes = torch.view_as_real(pairs * middle(self.values, z, 1))
+        if 2 * k == n:
+            return planes.flatten(-2)
+        return torch.cat([planes.flatten(-2), z[..., 2 * k :] * middle(self.single, z, 1)], -1)
 
     def dense(self, limit: int | None = DENSE_LIMIT) -> Tensor:
         self._guard(self.shape, "dense", limit)
@@ -128,7 +140,7 @@ class Spirals(Operator):
 
     def _fractional_power(self, p: float) -> Spirals:
         # A plane with b = 0 and a < 0 is turned by π: e^{iπp} is real in the plane.
-        v = self.values
+        v = finite(self.values, "power")
         if p < 0 and (v == 0).any():
             raise no_power(p)
         powers = torch.where(v == 0, torch.zeros_like(v), torch.where(v == 0, 1.0, v) ** p)
@@ -139,22 +151,39 @@ class Spirals(Operator):
         size, angle = torch.exp(t * self.real), t * self.imag
         return Spirals(size * angle.cos(), size * angle.sin(), torch.exp(t * self.single))
 
+    def log(self) -> Spirals:
+        a, b = finite(self.real, "log"), finite(self.imag, "log")
+        if ((b == 0) & (a <= 0)).any():
+            raise no_log()
+        return Spirals(torch.hypot(a, b).log(), torch.atan2(b, a), real_log(self.single))
+
+    def _reciprocal(self) -> tuple[Tensor, Tensor]:
+        """Real and imaginary part of 1/(a + ib), by a size first, so that no square overflows."""
+        size = safe(torch.maximum(self.real.abs(), self.imag.abs()).detach())
+        a, b = self.real / size, self.imag / size
+        square = safe(a.square() + b.square())
+        return a / square / size, -b / square / size
+
     def inverse(self) -> Spirals:
-        nonsingular(torch.cat([t.abs() for t in self._sizes()], -1), self)
-        size = self.real.square() + self.imag.square()
-        return Spirals(self.real / size, -self.imag / size, 1.0 / self.single)
+        nonsingular(torch.cat(self._sizes(), -1), self)
+        return Spirals(*self._reciprocal(), 1.0 / self.single)
+
+    def _solve(self, w: Tensor) -> Tensor:
+        return self.inverse().forward(w)
 
     def pinv(self, rtol: float | None = None) -> Spirals:
-        planes, single = (finite(s, "pinv") for s in self._sizes())
-        least = self._rtol(rtol) * peak(torch.cat([planes, single], -1))
-        a, b, c = self._together()
-        square = safe(a.square() + b.square())
-        kept = planes > least
+        planes, single = self._kept(self._rtol(rtol))
+        a, b = self._reciprocal()
+        c = 1.0 / safe(self.single)
         return Spirals(
-            torch.where(kept, a / square, 0.0),
-            torch.where(kept, -b / square, 0.0),
-            torch.where(single > least, 1.0 / safe(c), 0.0),
+            torch.where(planes, a, 0.0), torch.where(planes, b, 0.0), torch.where(single, c, 0.0)
         )
+
+    def _kept(self, rtol: float) -> tuple[Tensor, Tensor]:
+        """Which planes and which singles are above rtol·σ_max."""
+        planes, single = (finite(s, "pinv") for s in self._sizes())
+        least = rtol * peak(torch.cat([planes, single], -1))
+        return planes > least, single > least
 
     def _sizes(self) -> tuple[Tensor, Tensor]:
         """|a + ib| of the planes and |c|, with one batch axis."""
@@ -179,16 +208,21 @@ class Spirals(Operator):
         a, b, c = (finite(t, "eig") for t in self._together())
         pairs = torch.complex(a, b)
         values = torch.cat([torch.stack([pairs, pairs.conj()], -1).flatten(-2), as_complex(c)], -1)
-        order = values.abs().argsort(dim=-1, descending=True, stable=True)
         n = self.shape[0]
         k = min(count(k) or n, n)
         self._guard((n, k), "eig", hint="Ask for the leading ones: .eig(k).")
-        # (1, ∓i)/√2 for a ± ib
-        halves = torch.tensor([[1, 1], [-1j, 1j]], dtype=values.dtype, device=values.device)
-        blocks = [halves / 2**0.5] * self.planes
-        single = torch.eye(c.shape[-1], dtype=values.dtype, device=values.device)
-        vectors = torch.block_diag(*blocks, single)
-        return Eig(values.gather(-1, order)[..., :k], pick(vectors, order[..., :k]))
+        order = values.detach().abs().argsort(dim=-1, descending=True, stable=True)[..., :k]
+        # (1, ∓i)/√2 on its plane for a ± ib, and 1 on a single coordinate
+        turns = order < 2 * self.planes
+        first = torch.where(turns, order - order % 2, order)
+        here = as_complex(torch.where(turns, 0.5**0.5, 1.0).to(self.dtype))
+        sign = torch.where(order % 2 == 0, -1j, 1j).to(here.dtype)
+        beside = torch.where(turns, here * sign, 0.0)
+        vectors = here.new_zeros(*order.shape[:-1], n, k)
+        vectors.scatter_(-2, first.unsqueeze(-2), here.unsqueeze(-2))
+        other = torch.where(turns, first + 1, first)
+        vectors.scatter_add_(-2, other.unsqueeze(-2), beside.unsqueeze(-2))
+        return Eig(values.gather(-1, order), vectors)
 
     def _unit(self, order: Tensor, k: int | None, what: str) -> Tensor:
         """Unit vectors e_i for the first k indices, as columns."""
@@ -197,7 +231,35 @@ class Spirals(Operator):
         self._guard((n, k), what, hint=f"Ask for the leading ones: .{what}(k).")
         return F.one_hot(order[..., :k], n).to(self.dtype).mT
 
-    def rank(self, rtol: float | None = None) -> int | Tensor:
-        planes, single = (finite(s, "rank") for s in self._sizes())
-        least = self._rtol(rtol) * peak(torch.cat([planes, single], -1))
-        return self._number(2 * (planes > least).sum(-1) + (single > least).sum(-1))
+    def _singular_values(self) -> tuple[Tensor, Tensor | None]:
+        planes, single = (finite(s, "svd") for s in self._sizes())
+        return torch.cat([planes.repeat_interleave(2, -1), single], -1), None
+
+    def _eigenvalues(self) -> tuple[Tensor, Tensor | None]:
+        a, b, c = (finite(t, "eigvals") for t in self._together())
+        pair = torch.complex(a, b)
+        return torch.cat([pair, pair.conj(), as_complex(c)], -1), None
+
+    def trace(self) -> Tensor:
+        return 2 * self.real.sum(-1) + self.single.sum(-1)
+
+    def slogdet(self) -> tuple[Tensor, Tensor]:
+        planes, single = self._sizes()
+        log = 2 * planes.log().sum(-1) + single.log().sum(-1)
+        singular = (planes == 0).any(-1)
+        return torch.where(singular, 0.0, self._together()[2].sign().prod(-1)), log
+
+
+def _mask(A: Spirals, rtol: float) -> Tensor:
+    planes, single = A._kept(rtol)
+    return torch.cat([planes.repeat_interleave(2, -1), single], -1).to(A.dtype)
+
+
+@register(range_of, Spirals)
+def _range_of_spirals(A: Spirals, rtol: float) -> Diagonal:
+    return Diagonal(_mask(A, rtol))
+
+
+@register(null_of, Spirals)
+def _null_of_spirals(A: Spirals, rtol: float) -> Diagonal:
+    return Diagonal(1.0 - _mask(A, rtol))
