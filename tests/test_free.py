@@ -15,9 +15,7 @@ from linearizer.operators import Dense, LowRank, MatrixFree, from_callable, from
 
 def rolling(n):
     """The sum of each number and half of its left neighbour."""
-    return MatrixFree(
-        lambda z: z + 0.5 * z.roll(1, -1), lambda w: w + 0.5 * w.roll(-1, -1), (n, n)
-    )
+    return MatrixFree(lambda z: z + 0.5 * z.roll(1, -1), lambda w: w + 0.5 * w.roll(-1, -1), (n, n))
 
 
 def dense(M):

@@ -1,3 +1,4 @@
+import copy
 import math
 
 import pytest
@@ -335,3 +336,121 @@ def test_autocast_reaches_no_core(X, Y):
     x = torch.randn(5, 4).float()
     with torch.autocast("cpu", torch.bfloat16):
         assert f(x).dtype == torch.float32
+
+
+@pytest.fixture
+def f(X):
+    return Linearizer(X, Dense(torch.nn.Parameter(0.3 * torch.randn(4, 4) + torch.eye(4))), X)
+
+
+def test_numbers_of_the_core(f):
+    M = f.operator.matrix.detach()
+    assert f.shape == (4, 4)
+    for kind in ("fro", "nuc", 2, -2):
+        close(f.norm(kind), torch.linalg.matrix_norm(M, kind))
+    close(f.cond(), torch.linalg.cond(M))
+    close(f.det(), torch.linalg.det(M))
+    close(f.trace(), M.trace())
+    close(f.eigvals().abs(), torch.linalg.eigvals(M).abs().sort(descending=True).values)
+    close(torch.stack(f.slogdet()), torch.stack(torch.linalg.slogdet(M)))
+
+
+def test_the_logarithm_generates_f(f):
+    x = torch.randn(5, 4)
+    close(f.log().exp()(x), f(x), 1e-8)
+    close(f.log().exp(0.5)(x), (f**0.5)(x), 1e-8)
+
+
+def test_solve_is_the_inverse(f):
+    x = torch.randn(5, 4)
+    close(f.solve(f(x)), x, 1e-8)
+    assert f.H.operator.matrix.equal(f.T.operator.matrix)
+
+
+def test_sums_of_lists_and_a_hint_for_points(f):
+    x = torch.randn(5, 4)
+    close(sum([f, f, f])(x), (3 * f)(x))
+    with pytest.raises(TypeError, match=r"Call f\(x\)"):
+        f @ x
+
+
+def test_decompositions_unpack_as_those_of_torch(f):
+    U, S, V = f.svd()
+    close(f(V), f.target.scale(S, U), 1e-8)
+    values, vectors = f.eig()
+    assert vectors.is_complex() and vectors.real.equal(f.eig().real)
+    assert f.svd().operator.U.shape == f.eig().operator.vectors.shape == (4, 4)
+    assert values.shape == (4,)
+
+
+def test_jacobian_and_densities(f):
+    x = torch.randn(5, 4)
+    J = f.jacobian(x)
+    expected = torch.autograd.functional.jacobian(lambda u: f(u[None])[0], x[2])
+    close(J[2], expected)
+    close(f.log_det(x), torch.linalg.slogdet(J).logabsdet)
+    # f(x) has the density of x over |det ∂f/∂x|
+    close(f.log_prob(f(x)), f.source.log_prob(x) - f.log_det(x), 1e-8)
+    normal = torch.distributions.MultivariateNormal(torch.zeros(4), torch.eye(4))
+    z, log_det = f.source.g.with_log_det(x)
+    close(f.source.log_prob(x), normal.log_prob(z) + log_det)
+
+
+def test_density_of_a_wide_core(X, Y):
+    A = torch.randn(3, 4)
+    f, y = Linearizer(X, Dense(A), Y), torch.randn(5, 3)
+    normal = torch.distributions.MultivariateNormal(torch.zeros(3), A @ A.mT)
+    w, log_det = Y.g.with_log_det(y)
+    close(f.log_prob(y), normal.log_prob(w) + log_det)
+    with pytest.raises(ValueError, match="rank 4.*got rank 3.*no density"):
+        f.T.log_prob(torch.randn(2, 4))
+
+
+def test_weights_of_pairs(X, Y):
+    f = Linearizer(X, Dense(torch.zeros(3, 4)), Y)
+    x, y, w = torch.randn(50, 4), torch.randn(50, 3), torch.rand(50)
+    fitted = f.fit_core(x, y, weights=w).operator.matrix
+    Z, W = X.g(x), w[:, None] * Y.g(y)
+    close(fitted, torch.linalg.solve(Z.mT @ (w[:, None] * Z), Z.mT @ W).mT, 1e-8)
+    batches = [(x[:20], y[:20], w[:20]), (x[20:], y[20:], w[20:])]
+    close(f.fit_core(batches).operator.matrix, fitted)
+    twice = f.fit_core(torch.cat([x, x[:1]]), torch.cat([y, y[:1]])).operator.matrix
+    counted = torch.ones(50)
+    counted[0] = 2
+    close(f.fit_core(x, y, weights=counted).operator.matrix, twice)
+    with pytest.raises(ValueError, match="a weight ≥ 0 for each of 50 pairs"):
+        f.fit_core(x, y, weights=-w)
+    with pytest.raises(ValueError, match="let the loader give"):
+        f.fit_core(batches, weights=w)
+
+
+def test_a_derived_map_moves_without_its_parent(f):
+    x = torch.randn(5, 4)
+    before = f(x)
+    for derived in (f.pinv(), f.T, 2 * f, f @ f, f.null_projector(), copy.deepcopy(f.exp())):
+        moved = derived.float()
+        assert moved.source is moved.target
+        assert all(p.dtype == torch.float32 for p in moved.parameters())
+        moved(x.float())
+        assert f.source.g is not moved.source.g and f(x).equal(before)
+    assert f.T.double().source is f.source  # nothing moves: the Space stays the same
+
+
+def test_projectors_keep_their_digits():
+    for dtype, cond, limit in ((torch.float32, 1e4, 5e-6), (torch.float64, 1e10, 1e-14)):
+        U, V = (torch.linalg.qr(torch.randn(6, 6).to(dtype))[0] for _ in "UV")
+        M = (U[:, :4] * torch.logspace(0, -math.log10(cond), 4).to(dtype)) @ V[:, :4].mT
+        E = Space(Flatten((6,)))
+        for core in (Dense(M), LowRank(U[:, :4] @ torch.diag(torch.linalg.svdvals(M)[:4]),
+                                       V[:, :4].contiguous())):  # fmt: skip
+            f = Linearizer(E, core, E)
+            for P in (f.range_projector(1e-3 / cond), f.null_projector(1e-3 / cond)):
+                D = P.operator.dense()
+                assert float((D @ D - D).abs().max()) < limit
+                assert float((D - D.mT).abs().max()) < limit
+            N = f.null_space(1e-3 / cond)
+            assert N.shape == (2, 6) and float((N @ core.dense().mT).abs().max()) < limit
+            inside = f.range_projector(1e-3 / cond)(core.dense().mT)
+            assert float((inside - core.dense().mT).abs().max()) < limit
+        x = E.project(torch.randn(3, 6).to(dtype), M.mT[:4])
+        assert float((E.project(x, M.mT[:4]) - x).abs().max()) < limit

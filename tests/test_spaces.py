@@ -153,3 +153,21 @@ def test_nan_stays_in_its_own_sample():
     out = X.scale(0.5, broken)
     assert out[1].isnan().all()
     close(out[[0, 2]], X.scale(0.5, x)[[0, 2]])
+
+
+def test_the_origin_takes_the_dtype_of_weights_not_of_indices():
+    class Shuffled(Flatten):
+        def __init__(self):
+            super().__init__((3,))
+            order = torch.tensor([2, 0, 1])
+            self.order = torch.nn.Parameter(order, requires_grad=False)
+            self.scale = torch.nn.Parameter(torch.ones(3, dtype=torch.float32))
+
+        def forward(self, x):
+            return x[:, self.order] * self.scale
+
+        def inverse(self, z):
+            return (z / self.scale)[:, self.order.argsort()]
+
+    origin = Space(Shuffled()).zero()
+    assert origin.dtype == torch.float32 and origin.shape == (1, 3)

@@ -124,7 +124,9 @@ class Operator(nn.Module, abc.ABC):
             or self.batch not in (None, z.shape[0])
         ):
             self._refuse(z)
-        if torch.is_autocast_enabled(like.device.type):  # low precision is for conditioners
+        if not like.is_meta and torch.is_autocast_enabled(
+            like.device.type
+        ):  # low precision is for conditioners
             with torch.autocast(like.device.type, enabled=False):
                 return super().__call__(z)
         return super().__call__(z)
@@ -460,6 +462,7 @@ class Dense(Operator):
             and z.dtype == matrix.dtype
             and z.device == matrix.device
             and z.shape[1] == matrix.shape[1]
+            and not matrix.is_meta
             and not torch.is_autocast_enabled(matrix.device.type)
         ):
             return nn.Module.__call__(self, z)

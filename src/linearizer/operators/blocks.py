@@ -99,7 +99,8 @@ class BlockDiagonal(Operator):
     def _solve(self, w: Tensor) -> Tensor:
         k, n = self.blocks.shape[-3:-1]
         lead = () if self.batch is None else (self.batch,)
-        parts = w.reshape(*lead, -1, k, n).movedim(-3, -1)  # (…, k, n, samples)
+        samples = w.shape[len(lead) : -1].numel()
+        parts = w.reshape(*lead, samples, k, n).movedim(-3, -1)  # (…, k, n, samples)
         z = matrix_solve(self.blocks, parts, self, blocks=True)
         return z.movedim(-1, -3).reshape(w.shape)
 

@@ -3,7 +3,6 @@ r"""Diagonal cores, and the learned projector of zeros and ones."""
 from __future__ import annotations
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from .base import DENSE_LIMIT, SVD, Eig, Operator
@@ -22,6 +21,7 @@ from .matrices import (
     reciprocal,
     scalar,
     shaped,
+    unit_columns,
 )
 from .rules import null_of, range_of, register
 
@@ -105,7 +105,7 @@ class Diagonal(Operator):
         n = self.shape[0]
         k = min(count(k) or n, n)
         self._guard((n, k), what, hint=f"Ask for the leading ones: .{what}(k).")
-        return F.one_hot(order[..., :k], n).to(self.dtype).mT
+        return unit_columns(order[..., :k], n, self._tensor.detach())
 
     def _singular_values(self) -> tuple[Tensor, Tensor | None]:
         return finite(self.diagonal, "svd").abs(), None

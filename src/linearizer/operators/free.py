@@ -115,15 +115,15 @@ class MatrixFree(Operator):
         for Q, AQ in _grow(self, W.shape[1], lambda AQ: AQ, torch.linalg.qr(W.detach())[0]):
             P, R = torch.linalg.qr(AQ)
             pivots = R.diagonal().abs()
-            if pivots.min() <= torch.finfo(w.dtype).eps * pivots.max():
-                raise singular(self)
+            if pivots.min() <= len(R) * torch.finfo(w.dtype).eps * pivots.max():
+                raise singular(self, "solve")
             z = Q @ torch.linalg.solve_triangular(R, P.mT @ W, upper=True)
             off = torch.linalg.vector_norm(self._columns(z).detach() - W.detach(), dim=0)
             size = pivots.max() * torch.linalg.vector_norm(z.detach(), dim=0)
             if bool((off <= _rounding(self) * torch.maximum(size, W.detach().norm(dim=0))).all()):
                 break
         else:
-            raise singular(self)
+            raise singular(self, "solve")
         return z.mT.reshape(w.shape)
 
 

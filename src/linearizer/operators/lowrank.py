@@ -33,6 +33,7 @@ from .matrices import (
     own,
     peak,
     pick,
+    precise,
     real_log,
     real_power,
     rows,
@@ -106,7 +107,8 @@ class Identity(Operator):
         return self.scale(1.0).eig(k)
 
     def _singular_values(self) -> tuple[Tensor, Tensor | None]:
-        return self.like.new_ones(1), torch.tensor([self.n], device=self.device)
+        times = torch.tensor([self.n], device=precise(self.like, "Identity").device)
+        return self.like.new_ones(1), times
 
     def _eigenvalues(self) -> tuple[Tensor, Tensor | None]:
         S, times = self._singular_values()
@@ -220,7 +222,7 @@ class LowRank(Operator):
 
     def _full(self, what: str) -> None:
         if self.U.shape[-1] < self._square(what):
-            raise singular(self)
+            raise singular(self, what)
 
     def svd(self, k: int | None = None) -> SVD:
         P, M, Q = self._reduced()
@@ -407,6 +409,7 @@ class ScaledIdentityPlusLowRank(Operator):
         r"""Woodbury: (αI + UVᵀ)⁻¹ = (I − U (αI + VᵀU)⁻¹ Vᵀ)/α."""
         if self.U.shape[-1] >= self.shape[0]:  # no smaller than A, and Woodbury divides by α
             return super().inverse()
+        finite(self.alpha, "inverse")
         small = self.V.mT @ self.U
         small = eye_like(small) * self._a + small
         tiny = self.alpha.abs() <= torch.finfo(self.dtype).eps * peak(small.abs().flatten(-2))
@@ -424,7 +427,7 @@ class ScaledIdentityPlusLowRank(Operator):
             if Q.shape[-1] < self.shape[0]:
                 size = peak(M.abs().flatten(-2)).squeeze(-1)
                 if (self.alpha.abs() <= torch.finfo(self.dtype).eps * size).any():
-                    raise singular(self)
+                    raise singular(self, "solve")
         z = self._solve_with(Q, M, w.detach())
         parents = (self.alpha, self.U, self.V, w)
         if not needs_gradient(*parents):

@@ -124,6 +124,12 @@ def pick(columns: Tensor, order: Tensor) -> Tensor:
     return columns.expand(*order.shape[:-1], *columns.shape[-2:]).gather(-1, index)
 
 
+def unit_columns(order: Tensor, n: int, like: Tensor) -> Tensor:
+    """Unit vectors e_i of n entries for indices (..., k), as columns (..., n, k)."""
+    columns = like.new_zeros(*order.shape[:-1], n, order.shape[-1])
+    return columns.scatter_(-2, order.unsqueeze(-2), 1.0)
+
+
 def cat(X: Tensor, Y: Tensor) -> Tensor:
     lead = torch.broadcast_shapes(X.shape[:-2], Y.shape[:-2])
     return torch.cat([X.expand(*lead, *X.shape[-2:]), Y.expand(*lead, *Y.shape[-2:])], -1)
@@ -152,8 +158,8 @@ def peak(S: Tensor) -> Tensor:
     return S.amax(-1, keepdim=True) if S.shape[-1] else S.new_zeros(*S.shape[:-1], 1)
 
 
-def finite(M: Tensor, what: str) -> Tensor:
-    """M, if it is something that torch can decompose; otherwise one sentence."""
+def precise(M: Tensor, what: str) -> Tensor:
+    """M, if torch can compute with it in full; otherwise one sentence."""
     if M.is_meta:
         raise ValueError(
             f"{what}: the operator is on the meta device and holds no numbers. Move it with "
@@ -161,9 +167,15 @@ def finite(M: Tensor, what: str) -> Tensor:
         )
     if M.dtype in (torch.bfloat16, torch.float16):
         raise ValueError(
-            f"{what}: expected float32 or float64, since torch decomposes nothing else, got "
+            f"{what}: expected float32 or float64, since torch does nothing else here, got "
             f"{M.dtype}. Take A.float()."
         )
+    return M
+
+
+def finite(M: Tensor, what: str) -> Tensor:
+    """M, if it has a decomposition; otherwise one sentence."""
+    precise(M, what)
     if not torch.isfinite(M).all():
         raise ValueError(
             f"{what}: the operator holds NaN or infinite entries, so it has no decomposition. "
@@ -295,9 +307,9 @@ def phases(rows: int, period: int, taps: int, origin: int, like: Tensor) -> Tens
     return torch.polar(torch.ones_like(turns), 2 * torch.pi * turns)
 
 
-def singular(A: Operator) -> ValueError:
+def singular(A: Operator, what: str = "inverse") -> ValueError:
     return ValueError(
-        f"{type(A).__name__}.inverse: the operator is singular to working precision. "
+        f"{type(A).__name__}.{what}: the operator is singular to working precision. "
         "Use pinv(rtol), the least-norm inverse."
     )
 
@@ -345,8 +357,8 @@ def matrix_power(M: Tensor, p: float, blocks: bool = False) -> Tensor:
     With ``blocks``, axis −3 holds the diagonal blocks of one matrix, judged together.
     """
     M = finite(M, "power")
-    if not M.shape[-1]:
-        return M
+    if not M.numel():
+        return M.clone()
     with torch.no_grad():
         values, X = torch.linalg.eig(M)
         size, eps = values.abs(), torch.finfo(M.dtype).eps
@@ -395,7 +407,7 @@ def _log_by_roots(M: Tensor) -> tuple[Tensor, Tensor, int]:
 
 def matrix_log(M: Tensor, blocks: bool = False) -> Tensor:
     """The principal logarithm; an error where an eigenvalue is 0 or on the negative axis."""
-    if not finite(M, "log").shape[-1]:
+    if not finite(M, "log").numel():
         return M.clone()
     with torch.no_grad():
         values = torch.linalg.eigvals(M)

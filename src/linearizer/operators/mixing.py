@@ -22,6 +22,7 @@ from .matrices import (
     matrix_projector,
     matrix_solve,
     peak,
+    precise,
     scalar,
     shaped,
 )
@@ -148,6 +149,7 @@ class MixingConvolution(Operator):
         return self._from_blocks(matrix_pinv(self._blocks(), self._rtol(rtol), blocks=True))
 
     def _solve(self, w: Tensor) -> Tensor:
+        precise(self.kernel, "solve")
         if not w.numel():
             return w.clone()
         (_, H, W), C = self.image, self.image[0]
@@ -222,6 +224,7 @@ class MixingConvolution(Operator):
 
         Also its place in the half plane, and whether it is its own twin (so real), (F,).
         """
+        precise(self.kernel, what)
         _, H, W = self.image
         K = W // 2 + 1
         frequency = torch.arange(H * K, device=self.device)

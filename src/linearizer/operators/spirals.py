@@ -21,11 +21,13 @@ from .matrices import (
     nonsingular,
     own,
     peak,
+    precise,
     real_log,
     real_power,
     safe,
     scalar,
     shaped,
+    unit_columns,
 )
 from .rules import null_of, range_of, register
 
@@ -94,6 +96,8 @@ class Spirals(Operator):
     @property
     def values(self) -> Tensor:
         """a + ib of the planes, (k,) or (batch, k)."""
+        if self.real.element_size() < 4:
+            precise(self.real, "Spirals")
         return torch.complex(self.real, self.imag)
 
     def forward(self, z: Tensor) -> Tensor:
@@ -229,7 +233,7 @@ class Spirals(Operator):
         n = self.shape[0]
         k = min(count(k) or n, n)
         self._guard((n, k), what, hint=f"Ask for the leading ones: .{what}(k).")
-        return F.one_hot(order[..., :k], n).to(self.dtype).mT
+        return unit_columns(order[..., :k], n, self._tensor.detach())
 
     def _singular_values(self) -> tuple[Tensor, Tensor | None]:
         planes, single = (finite(s, "svd") for s in self._sizes())
