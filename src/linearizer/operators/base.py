@@ -116,6 +116,11 @@ class Operator(nn.Module, abc.ABC):
 
     def __call__(self, z: Tensor) -> Tensor:
         like = self._tensor
+        if not isinstance(z, Tensor):
+            raise TypeError(
+                f"{type(self).__name__}: expected coordinates as a tensor, got {type(z).__name__}. "
+                "Use torch.as_tensor(…, dtype=torch.float32)."
+            )
         if (
             z.ndim < 2
             or z.shape[-1] != self.shape[1]
@@ -456,16 +461,19 @@ class Dense(Operator):
         return Dense(own(self.matrix.mT))
 
     def __call__(self, z: Tensor) -> Tensor:
+        # The usual case at once: for a small matrix the checks would cost more than the product.
         matrix = self._tensor
         if (
-            matrix.ndim == 2 == z.ndim
-            and z.dtype == matrix.dtype
-            and z.device == matrix.device
+            getattr(z, "dtype", None) is matrix.dtype
+            and matrix.is_cpu
+            and z.is_cpu
+            and matrix.ndim == 2 == z.ndim
             and z.shape[1] == matrix.shape[1]
-            and not matrix.is_meta
-            and not torch.is_autocast_enabled(matrix.device.type)
+            and not (self._forward_hooks or self._forward_pre_hooks)
+            and not (self._backward_hooks or self._backward_pre_hooks)
+            and not torch.is_autocast_enabled("cpu")
         ):
-            return nn.Module.__call__(self, z)
+            return F.linear(z, matrix)
         return super().__call__(z)
 
     def forward(self, z: Tensor) -> Tensor:
