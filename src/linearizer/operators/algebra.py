@@ -118,7 +118,7 @@ def _multiply_low_ranks(A: LowRank, B: LowRank) -> LowRank:
 
 @register(product, LowRank, Operator)
 def _low_rank_times(A: LowRank, B: Operator) -> LowRank:
-    return LowRank(own(A.U), B.T._columns(A.V))
+    return LowRank(own(A.U), B._back(A.V))
 
 
 @register(product, Operator, LowRank)
@@ -252,7 +252,7 @@ def _times_dense(A: Operator, B: Dense) -> Dense:
 @register(product, Dense, Operator)
 def _dense_times(A: Dense, B: Operator) -> Dense:
     guard_result(A, B, (A.shape[0], B.shape[1]), "@")
-    return Dense(B.T._columns(A.matrix.mT).mT)
+    return Dense(B._back(A.matrix.mT).mT)
 
 
 def _overlay(

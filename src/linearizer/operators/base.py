@@ -185,6 +185,10 @@ class Operator(nn.Module, abc.ABC):
             M = M.expand(self.batch, *M.shape)
         return self.forward(M.mT).mT
 
+    def _back(self, M: Tensor) -> Tensor:
+        """Aᵀ M for a matrix of columns, (m, k) or (batch, m, k)."""
+        return self.T._columns(M)
+
     def _square(self, what: str) -> int:
         m, n = self.shape
         if m != n:
@@ -479,6 +483,9 @@ class Dense(Operator):
     def forward(self, z: Tensor) -> Tensor:
         matrix = self._tensor
         return F.linear(z, matrix) if matrix.ndim == 2 else rows(z, matrix.mT)
+
+    def _back(self, M: Tensor) -> Tensor:
+        return self.matrix.mT @ M
 
     def dense(self, limit: int | None = DENSE_LIMIT) -> Tensor:
         return self.matrix

@@ -91,19 +91,23 @@ def move_vectors(
         alpha: What A is outside the span, a number or (batch, 1, 1).
     """
     U, S, V = U.detach(), S.detach(), V.detach()
+    unit = S.amax(-1, keepdim=True) if S.shape[-1] else S.new_ones(1)  # squares must not overflow
+    unit = torch.where(unit > 0, unit, 1.0)
+    S, alpha = S / unit, torch.as_tensor(alpha).detach().to(S) / unit.unsqueeze(-1)
+    AV, AtU = AV / unit.unsqueeze(-1), AtU / unit.unsqueeze(-1)
     turn = U.mT @ AV
     own = S.unsqueeze(-2)  # σ_j
     other = S.unsqueeze(-1)  # σ_i
     gap = (own - other) * (own + other)
-    same = gap.abs() <= 1e2 * torch.finfo(S.dtype).eps * (own * own).amax(-1, keepdim=True)
+    tiny = 1e2 * torch.finfo(S.dtype).eps
+    same = gap.abs() <= tiny
     if group is not None:
         same = same | (group.unsqueeze(-1) == group.unsqueeze(-2))
     F = torch.where(same, 0.0, 1.0 / torch.where(same, 1.0, gap))
     to_U = F * (own * turn + other * turn.mT)
     to_V = F * (other * turn + own * turn.mT)
-    alpha = torch.as_tensor(alpha).detach().to(S)
     size = own * own - alpha * alpha
-    near = size.abs() <= 1e2 * torch.finfo(S.dtype).eps * (own * own).amax(-1, keepdim=True)
+    near = size.abs() <= tiny
     weight = torch.where(near, 0.0, 1.0 / torch.where(near, 1.0, size))
     out_U = (own * AV + alpha * AtU) * weight if AV.shape == AtU.shape else own * AV * weight
     out_V = (own * AtU + alpha * AV) * weight if AV.shape == AtU.shape else own * AtU * weight

@@ -85,11 +85,11 @@ class MatrixFree(Operator):
         k = count(k)
         if k is None or min(self.size) <= 4 * (k + 8):
             return top(super().svd(k), k)
-        for V, AV in _grow(self, k, lambda AQ: self.T._columns(AQ)):
+        for V, AV in _grow(self, k, self._back):
             P, R = torch.linalg.qr(AV)
             U, S, Wh = torch.linalg.svd(R)
             U, S, V = P @ U[:, :k], S[:k], V @ Wh.mT[:, :k]
-            off = torch.linalg.vector_norm(self.T._columns(U) - V * S, dim=0).max()
+            off = torch.linalg.vector_norm(self._back(U) - V * S, dim=0).max()
             if off <= _rounding(self) * S[0]:
                 break
         U, S, V = fix_signs(SVD(U, S, V))

@@ -154,6 +154,9 @@ class LowRank(Operator):
     def forward(self, z: Tensor) -> Tensor:
         return rows(rows(z, self.V), self.U.mT)
 
+    def _back(self, M: Tensor) -> Tensor:
+        return self.V @ (self.U.mT @ M)
+
     def dense(self, limit: int | None = DENSE_LIMIT) -> Tensor:
         self._guard(self.shape, "dense", limit)
         return self.U @ self.V.mT
@@ -316,6 +319,9 @@ class ScaledIdentityPlusLowRank(Operator):
 
     def forward(self, z: Tensor) -> Tensor:
         return middle(self.alpha, z, 0) * z + rows(rows(z, self.V), self.U.mT)
+
+    def _back(self, M: Tensor) -> Tensor:
+        return self._a * M + self.V @ (self.U.mT @ M)
 
     def scale(self, c: float | Tensor) -> ScaledIdentityPlusLowRank:
         alpha = scalar(c, self, 0) * self.alpha
@@ -565,7 +571,7 @@ def _with_svd_gradient(A: Operator, svd: SVD, alpha: Tensor | float = 0.0) -> SV
     Beside them A is α.
     """
     U, S, V = (factor.detach() for factor in svd)
-    AV, AtU = A._columns(V), A.T._columns(U)
+    AV, AtU = A._columns(V), A._back(U)
     what, parents = f"{type(A).__name__}.svd", (*A.parameters(), *A.buffers())
     dU, dV = move_vectors(U, S, V, AV, AtU, alpha=alpha)
     return SVD(
@@ -607,7 +613,7 @@ def _leading(A: Operator, rtol: float, right: bool) -> Tensor:
     columns = svd.V if right else svd.U
     tensors = (*A.parameters(), *A.buffers())
     if needs_gradient(*tensors):
-        AV, AtU = A._columns(svd.V), A.T._columns(svd.U)
+        AV, AtU = A._columns(svd.V), A._back(svd.U)
         dU, dV = move_vectors(*svd, AV, AtU, group=kept)
         what = f"{type(A).__name__}.{'null' if right else 'range'}_projector"
         columns = first_order(columns, dV if right else dU, what, *tensors)
@@ -642,7 +648,7 @@ def _split(A: ScaledIdentityPlusLowRank, rtol: float, right: bool) -> Operator:
     columns = V if right else U
     tensors = (A.alpha, A.U, A.V)
     if needs_gradient(*tensors):
-        AV, AtU = A._columns(V), A.T._columns(U)
+        AV, AtU = A._columns(V), A._back(U)
         dU, dV = move_vectors(U, S, V, AV, AtU, kept, A._a)
         columns = first_order(columns, dV if right else dU, "range_projector", *tensors)
     inside = Q.shape[-1] == A.shape[0]
