@@ -22,7 +22,7 @@ from linearizer.bijections import (
     revnet,
     subspace,
 )
-from linearizer.export import FORMATS, Exported, export, frozen
+from linearizer.export import FORMATS, Exported, export, frozen, register
 from linearizer.families import GaussianVelocity
 from linearizer.nets import MLP, ResidualConv, UNet
 from linearizer.operators import (
@@ -227,6 +227,43 @@ def test_an_operator_of_ones_own_freezes():
 
     z = torch.randn(2, 3)
     close(frozen(euclidean(Reverse()))(z), z.flip(-1))
+
+
+class Doubled(Bijection):
+    def forward(self, x):
+        return x + x
+
+    def inverse(self, z):
+        return z / 2
+
+
+class Times(nn.Module):
+    def __init__(self, factor):
+        super().__init__()
+        self.factor = factor
+
+    def forward(self, x):
+        return self.factor * x
+
+
+def test_a_bijection_of_ones_own_takes_the_module_that_it_names():
+    X = Space(bijections.Chain(Doubled((3,)), bijections.OnPart(Doubled((2,)), 3)))
+    f = Linearizer(X, Diagonal(torch.rand(3)), X)
+    x = torch.randn(2, 3)
+    assert not any(isinstance(m, Times) for m in frozen(f).modules())  # its own code is traced
+    register(Doubled)(lambda g, inverse: Times(0.5 if inverse else 2.0))
+    assert [m.factor for m in frozen(f).modules() if isinstance(m, Times)] == [2.0, 2.0, 0.5, 0.5]
+    close(frozen(f)(x), f(x))
+
+    class Named(Doubled):
+        """Inherits it."""
+
+    assert isinstance(frozen(euclidean(Identity(3))).core, nn.Identity)
+    Y = Space(Named((3,)))
+    assert isinstance(frozen(Linearizer(Y, Identity(3), Y)).source, Times)
+    for wrong in (nn.Linear, Doubled((3,)), "Doubled"):
+        with pytest.raises(TypeError, match="expected a class of operators or bijections, got"):
+            register(wrong)
 
 
 def test_f_stays_as_it_is(tmp_path):

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import difflib
+import functools
 import importlib
 import io
 import itertools
@@ -44,7 +45,7 @@ from .operators import (
 )
 from .operators.convolution import multiplier
 
-__all__ = ["FORMATS", "Exported", "export", "frozen"]
+__all__ = ["FORMATS", "Exported", "export", "frozen", "register"]
 
 FORMATS = ("onnx", "torch-export")
 
@@ -198,30 +199,58 @@ class _Frozen(nn.Module):
 
     def __init__(self, f: Linearizer) -> None:
         super().__init__()
-        self.source = nn.Sequential(*_layers(f.source.g, inverse=False))
+        self.source = _layer(f.source.g, False)
         self.core = _core(f.operator)
-        self.target = nn.Sequential(*_layers(f.target.g, inverse=True))
+        self.target = _layer(f.target.g, True)
 
     def forward(self, x: Tensor) -> Tensor:
         return self.target(self.core(self.source(x)))
 
 
-def _layers(g: Bijection, inverse: bool) -> list[nn.Module]:
-    """g or g⁻¹ as modules to apply in turn."""
-    if isinstance(g, Chain):
-        layers = reversed(list(g)) if inverse else iter(g)
-        return [piece for layer in layers for piece in _layers(layer, inverse)]
-    if isinstance(g, ActNorm):
-        return [_Unscale(g) if inverse else _Scale(g)]
-    if isinstance(g, InvertibleLinear):
-        return [_Mix(g, inverse)]
-    if isinstance(g, SpatialSplit2x2):
-        return [_Split(g, inverse)]
-    if isinstance(g, OnPart):
-        return [_Part(g, inverse)]
-    if isinstance(g, _Adapter):
-        return [_Peer(g, inverse)]
-    return [_Layer(g, inverse)]
+@functools.singledispatch
+def _core(A: Operator) -> nn.Module:
+    """A as a plain module."""
+    return _Operator(A)
+
+
+@functools.singledispatch
+def _layer(g: Bijection, inverse: bool) -> nn.Module:
+    """g or g⁻¹ as a plain module."""
+    return _Layer(g, inverse)
+
+
+Plain = TypeVar("Plain", bound=Callable[..., nn.Module])
+
+
+def register(cls: type[Operator] | type[Bijection]) -> Callable[[Plain], Plain]:
+    r"""Write a class of operators or bijections, and those that inherit from it, in another way.
+
+    Without, its own ``forward`` and ``inverse`` are traced. What takes its place is a plain module
+    with all numbers worked out, as buffers: A ↦ module, or (g, inverse) ↦ module of g or g⁻¹.
+
+    Arguments:
+        cls: The class.
+
+    Example:
+        >>> class Shuffle(Bijection):
+        ...     def forward(self, x): return torch.pixel_shuffle(x, 2)
+        ...     def inverse(self, z): return torch.pixel_unshuffle(z, 2)
+        >>> @register(Shuffle)
+        ... def plain(g, inverse):
+        ...     return torch.nn.PixelUnshuffle(2) if inverse else torch.nn.PixelShuffle(2)
+        >>> X = Space(Shuffle((4, 2, 2), (1, 4, 4)))
+        >>> frozen(Linearizer(X, Identity(16), X)).source[0]
+        PixelShuffle(upscale_factor=2)
+    """
+    if not isinstance(cls, type) or not issubclass(cls, Operator | Bijection):
+        raise TypeError(f"export.register: expected a class of operators or bijections, got {cls}.")
+    table = _core if issubclass(cls, Operator) else _layer
+
+    def add(plain: Plain) -> Plain:
+        table.register(cls, plain)
+        return plain
+
+    return add
 
 
 def _hold(module: nn.Module, **tensors: Tensor) -> None:
@@ -305,7 +334,7 @@ class _Part(nn.Module):
     def __init__(self, layer: OnPart, inverse: bool) -> None:
         super().__init__()
         self.start, self.end = layer.start, layer.end
-        self.inner = nn.Sequential(*_layers(layer.g, inverse))
+        self.inner = _layer(layer.g, inverse)
 
     def forward(self, x: Tensor) -> Tensor:
         part = self.inner(x[:, self.start : self.end])
@@ -331,25 +360,6 @@ class _Peer(nn.Module):
                 x, _ = flow.inverse(x)
             return x.flatten(1)
         return g._encode(x)[0].flatten(1)
-
-
-def _core(A: Operator) -> nn.Module:
-    """A as a plain module."""
-    if isinstance(A, Identity):
-        return nn.Identity()
-    if isinstance(A, Dense):
-        return _Linear(A.matrix)
-    if isinstance(A, Diagonal | Projector):
-        return _Times(A.diagonal)
-    if isinstance(A, LowRank):
-        return nn.Sequential(_Linear(A.V.mT), _Linear(A.U))
-    if isinstance(A, ScaledIdentityPlusLowRank):
-        return _Times(A.alpha) if not A.U.shape[-1] else _TimesPlusLowRank(A)
-    if isinstance(A, Convolution | MixingConvolution):
-        (kh, kw), (_, H, W) = A.kernel.shape[-2:], A.image
-        direct = kh * kw <= _DIRECT_TAPS and kh <= H and kw <= W
-        return _Convolve(A) if direct or A.padding == "zero" else _Fourier(A)
-    return _Operator(A)
 
 
 class _Operator(nn.Module):
@@ -389,7 +399,7 @@ class _TimesPlusLowRank(nn.Module):
     def __init__(self, A: ScaledIdentityPlusLowRank) -> None:
         super().__init__()
         self.times = _Times(A.alpha)
-        self.low_rank = nn.Sequential(_Linear(A.V.mT), _Linear(A.U))
+        self.low_rank = _low_rank(A)
 
     def forward(self, z: Tensor) -> Tensor:
         return self.times(z) + self.low_rank(z)
@@ -473,6 +483,60 @@ class _Fourier(nn.Module):
 def _multiplied(m: Tensor, waves: Tensor) -> Tensor:
     """Each channel by its own m (C, H, K), or all of them by matrices (C_out, C, H, K)."""
     return m * waves if m.ndim == 3 else torch.einsum("oihk,bihk->bohk", m, waves)
+
+
+# -- which module stands for which class -------------------------------------------------------
+
+
+@register(Chain)
+def _chain(g: Chain, inverse: bool) -> nn.Module:
+    layers = reversed(list(g)) if inverse else iter(g)
+    return nn.Sequential(*(_layer(layer, inverse) for layer in layers))
+
+
+@register(ActNorm)
+def _act_norm(g: ActNorm, inverse: bool) -> nn.Module:
+    return _Unscale(g) if inverse else _Scale(g)
+
+
+register(InvertibleLinear)(_Mix)
+register(SpatialSplit2x2)(_Split)
+register(OnPart)(_Part)
+register(_Adapter)(_Peer)
+
+
+@register(Identity)
+def _identity(A: Identity) -> nn.Module:
+    return nn.Identity()
+
+
+@register(Dense)
+def _dense(A: Dense) -> nn.Module:
+    return _Linear(A.matrix)
+
+
+@register(Diagonal)
+@register(Projector)
+def _diagonal(A: Diagonal | Projector) -> nn.Module:
+    return _Times(A.diagonal)
+
+
+@register(LowRank)
+def _low_rank(A: LowRank | ScaledIdentityPlusLowRank) -> nn.Module:
+    return nn.Sequential(_Linear(A.V.mT), _Linear(A.U))
+
+
+@register(ScaledIdentityPlusLowRank)
+def _scaled(A: ScaledIdentityPlusLowRank) -> nn.Module:
+    return _TimesPlusLowRank(A) if A.U.shape[-1] else _Times(A.alpha)
+
+
+@register(Convolution)
+@register(MixingConvolution)
+def _convolution(A: Convolution | MixingConvolution) -> nn.Module:
+    (kh, kw), (_, H, W) = A.kernel.shape[-2:], A.image
+    direct = kh * kw <= _DIRECT_TAPS and kh <= H and kw <= W
+    return _Convolve(A) if direct or A.padding == "zero" else _Fourier(A)
 
 
 # -- writing -----------------------------------------------------------------------------------
