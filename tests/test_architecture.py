@@ -28,6 +28,7 @@ ORDER = [
     "networks",
     "sources",
     "export",
+    "parts",
     "checkpoint",
     "metrics",
     "boosting",

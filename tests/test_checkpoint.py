@@ -51,8 +51,22 @@ def test_a_space_used_twice_is_stored_once(tmp_path):
     h = lz.load(tmp_path / "f", into=build())
     x = torch.randn(5, 4)
     assert torch.equal(f(x), h(x)) and h.source is h.target
-    with pytest.raises(ValueError, match=r"put together by hand.*load\(run, into=model\)"):
+    h = lz.load(tmp_path / "f")
+    assert torch.equal(f(x), h(x)) and h.source is h.target
+    lz.save(f, tmp_path / "f", weights_only=True)
+    assert torch.equal(f(x), lz.load(tmp_path / "f", into=build())(x))
+    with pytest.raises(ValueError, match=r"saved without its parts.*load\(run, into=model\)"):
         lz.load(tmp_path / "f")
+
+
+def test_what_needs_an_app_says_so(tmp_path):
+    from linearizer.hub import HubModel
+    from linearizer.runs import opened
+
+    lz.save(Dense(torch.eye(2)), tmp_path / "A")
+    for use in (opened, HubModel.from_run):
+        with pytest.raises(ValueError, match=r"a model of an app, .* put together by hand\."):
+            use(tmp_path / "A")
 
 
 def test_every_flipped_bit_is_found(run):
@@ -143,7 +157,8 @@ def test_a_changed_configuration_is_found(run, change, message):
 
 
 EDITS = [("app", 5), ("app", []), ("model", 5), ("model", "x"), ("model", [1]), ("data", 5),
-         ("training", 5), ("metric", "x"), ("format", "1"), ("format", None)]  # fmt: skip
+         ("training", 5), ("metric", "x"), ("parts", "x"), ("format", "1"),
+         ("format", None)]  # fmt: skip
 
 
 @pytest.mark.parametrize(("key", "value"), EDITS)

@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import apps, bijections, data, nets, operators
+    from . import apps, bijections, data, nets, operators, parts
     from .certificate import Certificate
     from .checkpoint import load, models, save
     from .distilling import distill
@@ -32,6 +32,7 @@ __all__ = [
     "models",
     "nets",
     "operators",
+    "parts",
     "save",
     "solvers",
 ]

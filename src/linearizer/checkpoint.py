@@ -1,7 +1,9 @@
 r"""Run folders: a model as ``config.json`` and ``weights.safetensors``, each written whole or not.
 
-No file holds code: a folder from a stranger is safe to open. Every tensor file carries a digest,
-so that a flipped bit is found when it is read.
+A model of an app is rebuilt from its settings; anything else that is made of known parts, such as
+a Linearizer put together by hand, from a description of them (:mod:`linearizer.parts`). No file
+holds code: a folder from a stranger is safe to open. Every tensor file carries a digest, so that a
+flipped bit is found when it is read.
 """
 
 from __future__ import annotations
@@ -115,7 +117,7 @@ def _parsed(text: str) -> Any:
         return None
 
 
-def _compact(facts: Mapping[str, Any]) -> str:
+def _compact(facts: Any) -> str:
     return json.dumps(facts, sort_keys=True, separators=(",", ":"))
 
 
@@ -190,24 +192,37 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def save(model: nn.Module, run: str | Path, config: Mapping[str, Any] | None = None) -> Path:
+def save(
+    model: nn.Module,
+    run: str | Path,
+    config: Mapping[str, Any] | None = None,
+    weights_only: bool = False,
+) -> Path:
     """Write a model into a run folder, from which :func:`load` gives it back.
 
     Arguments:
-        model: A model of an app, which its settings rebuild; or any module, whose weights can be
-            loaded into one like it: ``load(run, into=model)``.
+        model: A model of an app, which its settings rebuild; or a Linearizer, Space, Bijection,
+            Operator or Family that is made of known parts (see :mod:`linearizer.parts`). What is
+            used twice is stored once, and is one object again after loading.
         run: The folder; made where there is none.
         config: The whole resolved configuration; by default the app's name and its settings.
+        weights_only: Describe no parts: the weights can be loaded into a module like this one,
+            ``load(run, into=model)``, whatever it is made of.
     """
     run = Path(run)
     if run.exists() and not run.is_dir():
         raise ValueError(f"save: expected a folder, but {run} is a file.")
+    tensors = None
     if config is None:
         app = apps.app_of(model)
         config = {"app": app and app.name, "model": _settings(model) if app else None}
+        if app is None and not weights_only:
+            from . import parts
+
+            config["parts"], tensors = parts.describe(model)
     run.mkdir(parents=True, exist_ok=True)
     write_config(run, config)
-    write_weights(run, tensors_of(model), config)
+    write_weights(run, tensors_of(model) if tensors is None else tensors, config)
     return run
 
 
@@ -215,8 +230,15 @@ def write_weights(
     run: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any], name: str = WEIGHTS
 ) -> None:
     """``weights.safetensors``, with the settings of the model that they belong to."""
+    write_tensors(run / name, tensors, _about(config))
+
+
+def _about(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the weights tell of the configuration that they belong to."""
     about = {"app": config["app"], "model": config["model"]}
-    write_tensors(run / name, tensors, about)
+    if config.get("parts") is not None:
+        about["parts"] = hashlib.sha256(_compact(config["parts"]).encode()).hexdigest()
+    return about
 
 
 def _settings(model: Any) -> dict[str, Any]:
@@ -224,7 +246,12 @@ def _settings(model: Any) -> dict[str, Any]:
 
 
 def write_config(run: Path, config: Mapping[str, Any]) -> None:
-    text = json.dumps({"format": FORMAT, "linearizer": __version__, **config}, indent=2)
+    config = {"format": FORMAT, "linearizer": __version__, **config}
+    parts = config.pop("parts", None)
+    text = json.dumps(config, indent=2)
+    if parts is not None:  # one on each line
+        lines = ",\n    ".join(json.dumps(part) for part in parts)
+        text = f'{text[:-2]},\n  "parts": [\n    {lines}\n  ]\n}}'
     with atomic(run / CONFIG) as part:
         part.write_text(text + "\n", encoding="utf-8")
 
@@ -236,7 +263,7 @@ def read_config(run: Path) -> dict[str, Any]:
         raise FileNotFoundError(f"{run}: expected a run folder, but it has no {CONFIG}.")
     try:
         config = json.loads(path.read_text(encoding="utf-8"))
-    except (json.JSONDecodeError, UnicodeDecodeError, RecursionError) as problem:
+    except (ValueError, RecursionError) as problem:
         raise ValueError(f"{path}: expected JSON, but {problem}.") from None
     if not isinstance(config, dict) or not isinstance(config.get("format"), int):
         raise ValueError(f"{path}: expected the configuration of a run, got another JSON file.")
@@ -248,6 +275,8 @@ def read_config(run: Path) -> dict[str, Any]:
                 f"{path}: expected {key} as {'text' if kind is str else 'a table'}, got "
                 f"{config[key]!r}."
             )
+    if not isinstance(config.get("parts"), list | None):
+        raise ValueError(f"{path}: expected parts as a list, got {str(config['parts'])[:80]}.")
     if config["format"] > FORMAT:
         raise ValueError(
             f"{path}: written in format {config['format']} by linearizer "
@@ -318,11 +347,11 @@ def find(run: str | Path) -> Path:
 
 
 def load(run: str | Path, into: nn.Module | None = None) -> Any:
-    """A trained model from its run folder, or a shipped one by name; in evaluation mode.
+    """What :func:`save` or training wrote, or a shipped model by name; in evaluation mode.
 
     Arguments:
         run: A folder that a training run or :func:`save` wrote, or one of :func:`models`.
-        into: A model of the same architecture to fill, for what no app can rebuild.
+        into: A model of the same architecture to fill, for what has neither app nor known parts.
     """
     folder = find(run)
     config = read_config(folder)
@@ -335,27 +364,34 @@ def load(run: str | Path, into: nn.Module | None = None) -> Any:
             "checkpoint."
         )
     settings = None
-    if into is None:
-        if config["app"] is None:
-            raise ValueError(
-                f"{folder}: these weights are of a model that was put together by hand. Build one "
-                "like it and pass load(run, into=model)."
-            )
+    if into is None and config["app"] is not None:
         app = apps.get(config["app"])
         settings = resolve(app.Config, str(folder / CONFIG), config["model"] or {})
+    elif into is None and config.get("parts") is None:
+        raise ValueError(
+            f"{folder}: these weights are of a model that was saved without its parts. Build one "
+            "like it and pass load(run, into=model)."
+        )
     tensors, about = read_tensors(weights)
-    if about.get("app") != config["app"] or about.get("model") != config["model"]:
+    if any(about.get(key) != _about(config).get(key) for key in ("app", "model", "parts")):
         raise ValueError(
             f"{folder}: {CONFIG} and {weights.name} do not belong together (the model's settings "
             "differ). Restore the file that was changed."
         )
-    if into is None:
-        # In the precision that was saved, whatever torch's default is now; half is for storage.
-        import torch
+    if into is not None:
+        from .parts import DERIVED
 
-        double = any(t.dtype == torch.float64 for t in tensors.values())
-        dtype = torch.float64 if double else torch.float32
-        model = fill(app.model(settings).to(dtype), tensors, str(weights)).eval()
-        # What follows from rounded weights is derived from them anew.
-        return model.to(dtype) if any(t.dtype == torch.float16 for t in tensors.values()) else model
-    return fill(into, tensors, str(weights)).eval()
+        saved = {name: t for name, t in tensors.items() if not name.startswith(DERIVED)}
+        return fill(into, saved, str(weights)).eval()
+    if settings is None:
+        from . import parts
+
+        return parts.restore(config["parts"], tensors, str(folder / CONFIG)).eval()
+    # In the precision that was saved, whatever torch's default is now; half is for storage.
+    import torch
+
+    double = any(t.dtype == torch.float64 for t in tensors.values())
+    dtype = torch.float64 if double else torch.float32
+    model = fill(app.model(settings).to(dtype), tensors, str(weights)).eval()
+    # What follows from rounded weights is derived from them anew.
+    return model.to(dtype) if any(t.dtype == torch.float16 for t in tensors.values()) else model

@@ -55,6 +55,11 @@ class HubModel(ModelHubMixin, library_name="linearizer"):
     def from_run(cls, run: str | Path) -> HubModel:
         folder = find(run)
         config, rows = read_config(folder), read_metrics(folder / METRICS)
+        if config["app"] is None:
+            raise ValueError(
+                f"hub: expected a model of an app, but {run} was put together by hand. Upload its "
+                "folder as it is: lz.load opens it."
+            )
         numbers = {
             "steps": max((r["step"] for r in rows), default=None),
             "seconds": max((r["seconds"] for r in rows if "seconds" in r), default=None),

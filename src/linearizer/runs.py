@@ -305,6 +305,11 @@ def opened(run: str | Path) -> Opened:
     """The model of a run or of a shipped name, with its app."""
     folder = find(run)
     config, model = read_config(folder), load(folder)
+    if config["app"] is None:
+        raise ValueError(
+            f"{run}: expected a model of an app, got one that was put together by hand. Open it in "
+            "Python: lz.load(run)."
+        )
     return Opened(folder, config, apps.get(config["app"]), model)
 
 
