@@ -89,6 +89,9 @@ class Linearizer(nn.Module):
         True
     """
 
+    #: Whether an operation on other maps made this one, whose Spaces it borrows.
+    _derived = False
+
     def __init__(self, source: Space, operator: Operator, target: Space) -> None:
         super().__init__()
         for name, value, kind in (
@@ -112,7 +115,6 @@ class Linearizer(nn.Module):
         self.source = source
         self.operator = operator
         self.target = target
-        self._derived = False
 
     @property
     def shape(self) -> tuple[int, int]:
