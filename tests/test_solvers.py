@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from laws import close
+from linearizer import solvers
 from linearizer.families import Family, GaussianVelocity, Prediction, TimeLowRank
 from linearizer.operators import (
     Dense,
@@ -446,3 +447,105 @@ def test_a_column_that_is_almost_nothing_at_first_is_not_lost(k, epsilon):
     z = torch.randn(5, 40).float()
     once, many = collapse(Made(at), steps=20)(z), integrate(Made(at), z, steps=20)
     assert float((once - many).norm() / many.norm()) < 1e-5
+
+
+DRIFTS = {
+    "all columns": lambda t, k: torch.exp(k * t)[..., None].expand(*t.shape, 3),
+    "single columns, opposite": lambda t, k: torch.exp(
+        k * t[..., None] * torch.tensor([1.0, -1.0, 0.0])
+    ),
+    "a peak": lambda t, k: torch.stack([torch.exp(-k * (t - 0.5) ** 2), 1 + t, torch.cos(t)], -1),
+}
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("alpha", [None, 0.7])
+@pytest.mark.parametrize("name", DRIFTS)
+@torch.no_grad()
+def test_factors_that_drift_apart_collapse_like_their_product(name, alpha, solver):
+    """U(t) D(t) and V(t) D(t)⁻¹ have the product U(t) V(t)ᵀ, whatever D is."""
+    U, V = (0.2 * wave(30, 3)(torch.zeros(())) for _ in range(2))
+
+    def family(dtype, k):
+        def at(t):
+            D = DRIFTS[name](t, k)[..., None, :]
+            factors = (U * D).to(dtype), (V * (1 + t[..., None, None]) / D).to(dtype)
+            if alpha is None:
+                return LowRank(*factors)
+            return ScaledIdentityPlusLowRank((alpha * torch.cos(t)).to(dtype), *factors)
+
+        return Made(at)
+
+    for dtype, k, bound in ((torch.float64, 100.0, 1e-10), (torch.float32, 30.0, 1e-5)):
+        z = torch.randn(4, 30).to(dtype)
+        for steps in (1, 3, 20):
+            B = collapse(family(dtype, k), solver, steps)
+            loop = integrate(family(dtype, k), z, solver, steps)
+            assert relative(B(z), loop) <= bound
+            assert relative(loop, integrate(family(dtype, 0.0), z, solver, steps)) <= bound
+    assert name == "a peak" or B.U.shape[-1] == 3  # nothing moves: the drift added no direction
+
+
+@pytest.mark.parametrize("solver", SOLVERS)
+@pytest.mark.parametrize("size", [1e-150, 1.0, 1e150])
+@torch.no_grad()
+def test_columns_that_vanish_at_some_times_are_not_lost(size, solver):
+    U, V = wave(20, 3), wave(20, 3)
+
+    def at(t):
+        left = torch.stack([(t - 0.5).clamp(min=0), torch.cos(9 * t), 0 * t], -1)[..., None, :]
+        right = torch.stack([(t < 0.4).to(t), 1 + 0 * t, 1 + t], -1).flip(-1)[..., None, :]
+        return LowRank(0.1 * size * U(t) * left, V(t) * right / size)
+
+    z = torch.randn(3, 20)
+    for t0, t1, steps in ((0.0, 1.0, 7), (0.0, 0.35, 2), (0.9, 0.2, 30)):
+        loop = integrate(Made(at), z, solver, steps, t0, t1)
+        assert relative(collapse(Made(at), solver, steps, t0, t1)(z), loop) <= 1e-10
+
+
+@torch.no_grad()
+def test_a_small_whole_step_is_not_lost():
+    """The last step of a prediction, 1e-20 in size, is all that is left of the noise."""
+    U, V = wave(8, 2), wave(8, 2)
+    D = Made(lambda t: LowRank(1e-20 * U(t), V(t)))
+    z = torch.randn(3, 8)
+    loop = integrate(Prediction(D), z, "rk4", 6)
+    assert relative(collapse(Prediction(D), "rk4", 6)(z), loop) <= 1e-10
+
+
+@torch.no_grad()
+def test_shares_that_follow_the_time_are_taken_only_where_they_are_needed(monkeypatch):
+    """A factor that an MLP makes moves in no more modes than its last hidden layer is wide."""
+    modes = []
+    span = solvers._Curve.span
+    monkeypatch.setattr(
+        solvers._Curve, "span", lambda self: (modes.append(len(self.modes.rows)), span(self))[1]
+    )
+    collapse(lively(60, 8, hidden=6), "rk4", 100)
+    assert len(modes) == 2 and max(modes) <= 7 + 3  # three of rounding
+
+
+def test_gradients_pass_through_columns_that_are_zero_in_one_factor():
+    U, V = (torch.nn.Parameter(0.3 * torch.randn(6, 3)) for _ in range(2))
+    with torch.no_grad():
+        U[:, 0] = 0.0
+        V *= torch.tensor([1.0, 1e6, 1.0])
+        U *= torch.tensor([1.0, 1e-6, 1.0])
+    grads = []
+    for make in (lambda A, B: LowRank(A, B), lambda A, B: Dense(A @ B.mT)):
+        family = Made(lambda t, make=make: make(U * (1 + t[..., None, None]), V))
+        z = integrate(family, torch.ones(2, 6), "exponential", 2)
+        grads.append(torch.autograd.grad(z.square().sum(), (U, V)))
+    for one, other in zip(*grads, strict=True):
+        close(one, other, 1e-9)
+
+
+def test_steps_may_be_any_integer_type():
+    numpy = pytest.importorskip("numpy")
+    family, z = low_rank(), torch.randn(2, 9)
+    for steps in (numpy.int32(4), numpy.int64(4), numpy.uint8(4), torch.tensor(4)):
+        assert torch.equal(integrate(family, z, "rk4", steps), integrate(family, z, "rk4", 4))
+        close(collapse(family, "rk4", steps).dense(), collapse(family, "rk4", 4).dense(), 1e-12)
+    for steps in (True, numpy.float64(4.0), "4", None, numpy.int64(-1)):
+        with pytest.raises(ValueError, match="steps: expected a whole number ≥ 1"):
+            integrate(family, z, "rk4", steps)

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import difflib
 import itertools
+import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -52,6 +53,8 @@ _EARLY, _LATE = 0.25 + 3**0.5 / 6, 0.25 - 3**0.5 / 6
 _CHUNK = 2**23
 #: Entries that the modes of one factor may hold.
 _MODES = 2**27
+#: How much larger ‖U‖‖V‖ may be than with equal columns before a time is balanced for itself.
+_UNEVEN = 2.0
 #: What is dropped from a factor as rounding, in ε of its size: just above what an MLP leaves.
 _ROUNDING = 32.0
 
@@ -212,8 +215,7 @@ class _Plan(NamedTuple):
             near = difflib.get_close_matches(str(solver).lower(), SOLVERS, 1)
             hint = f"did you mean {near[0]!r}? Known" if near else "known"
             raise ValueError(f"solver {solver!r} is not known: {hint}: {', '.join(SOLVERS)}.")
-        if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-            raise ValueError(f"steps: expected a whole number ≥ 1, got {steps!r}.")
+        steps = _whole_number(steps)
         t0, t1 = float(t0), float(t1)
         if not abs(t0 - t1) < float("inf"):
             raise ValueError(f"t0, t1: expected finite times, got {t0} and {t1}.")
@@ -251,6 +253,17 @@ class _Plan(NamedTuple):
         return state
 
 
+def _whole_number(steps: Any) -> int:
+    """Any integer type will do, numpy's too; True is none."""
+    try:
+        count = 0 if isinstance(steps, bool) else operator.index(steps)
+    except TypeError:
+        count = 0
+    if count < 1:
+        raise ValueError(f"steps: expected a whole number ≥ 1, got {steps!r}.")
+    return count
+
+
 def _advance(solver: str, A: list[Any], h: float, z: Any, apply: Any) -> Any:
     """One step. A state is whatever has + and multiples: rows of coordinates, or an operator."""
     if solver == "euler":
@@ -263,6 +276,7 @@ def _advance(solver: str, A: list[Any], h: float, z: Any, apply: Any) -> Any:
         k3 = apply(A[1], z + h / 2 * k2)
         k4 = apply(A[2], z + h * k3)
         return z + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
+    A = [_balanced(one) for one in A]
     first = A[0] * (h * _EARLY) + A[1] * (h * _LATE)
     second = A[0] * (h * _LATE) + A[1] * (h * _EARLY)
     return apply(second.exp(), apply(first.exp(), z))
@@ -373,24 +387,26 @@ def _collapse_structured(
     # of the span and the others have little to add.
     count = len(plan.times)
     left, right = _Curve(parts.U, count), _Curve(parts.V, count)
+    usual = None
     batches = -(-count // max(1, _CHUNK // max(1, parts.U.numel() + parts.V.numel())))
     alpha = torch.zeros(count, dtype=torch.float64, device=first.device)
     for b in range(batches):
         if (parts := _batch(family, plan.times[b::batches])) is None:
             return None
-        if b == 0:
-            share = _shares(parts)
         alpha[b::batches] = parts.alpha.double()
-        left.take(parts.U, share, slice(b, count, batches))
-        right.take(parts.V, 1.0 / share, slice(b, count, batches))
+        even = _even(parts, usual)
+        usual = even.usual
+        left.take(parts.U, even.left, even.size, slice(b, count, batches))
+        right.take(parts.V, even.right, even.size, slice(b, count, batches))
     P, Q = left.span(), right.span()
     wholes: dict[int, tuple[Tensor, Tensor, Tensor]] = {}
     for s, step in enumerate(plan.steps):
         if step.whole is not None:
             if (parts := _parts(step.whole, 1)) is None:
                 return None
-            share = _shares(parts)
-            wholes[s] = (parts.alpha, P.take((parts.U * share)[0]), Q.take((parts.V / share)[0]))
+            even = _even(parts, None)
+            L, R = P.take((parts.U * even.left)[0]), Q.take((parts.V * even.right)[0])
+            wholes[s] = (parts.alpha, even.size[0] * L.double(), even.size[0] * R.double())
     if len(P.rows) * len(Q.rows) > DENSE_LIMIT:
         raise UnsupportedError(
             f"collapse: the factors of {count} times span {len(P.rows)} and {len(Q.rows)} "
@@ -470,13 +486,12 @@ class _Curve:
         self.modes = _Basis(like.flatten(-2))
         # All that stays is allocated at once: small blocks that stay between large ones that go
         # would keep the heap from shrinking.
-        self.sizes = like.new_zeros(count, 1)
+        self.sizes = like.new_zeros(count, 1, dtype=torch.float64)
         self.rows = like.new_zeros(count, 64)
 
-    def take(self, factors: Tensor, share: Tensor, where: slice) -> None:
-        rows = (factors * share).flatten(-2)
-        size = rows.norm(dim=-1, keepdim=True)
-        rows /= safe(size)
+    def take(self, factors: Tensor, scale: Tensor, size: Tensor, where: slice) -> None:
+        """Factors (T, r, dim) that the scale (T, r, 1) brings to norm 1, and their size (T, 1)."""
+        rows = (factors * scale).flatten(-2)
         found = self.modes.take(rows)
         if (more := found.shape[-1] - self.rows.shape[-1]) > 0:
             self.rows = F.pad(self.rows, (0, max(more, self.rows.shape[-1])))
@@ -496,7 +511,7 @@ class _Curve:
         modes = (weight[:, None] * self.modes.rows).unflatten(-1, self.shape)
         basis = _Basis(self.modes.rows.new_zeros(self.shape))
         found = basis.take(modes.flatten(0, 1)).unflatten(0, (m, self.shape[0]))
-        self.coefficients = (self.sizes * rows / safe(weight)).double()
+        self.coefficients = self.sizes * (rows / safe(weight)).double()
         self.modes_in_span = found.double()
         return basis
 
@@ -561,11 +576,67 @@ def _cores(
                 yield step.a[i], L[i], step.X[i], R[i]
 
 
-def _shares(parts: _Parts) -> Tensor:
-    """Factors (1, r, 1) that share each column's norm equally between U and V."""
-    u, v = parts.U.norm(dim=-1).mean(0), parts.V.norm(dim=-1).mean(0)
-    some = (u > 0) & (v > 0)
-    return torch.where(some, (v / safe(u)).sqrt(), 1.0)[None, :, None]
+class _Even(NamedTuple):
+    """UVᵀ as size² times two factors of norm 1, U·left and V·right, for each time."""
+
+    left: Tensor  # (T, r, 1)
+    right: Tensor  # (T, r, 1)
+    size: Tensor  # (T, 1)
+    usual: Tensor  # (r,)
+
+
+def _even(parts: _Parts, usual: Tensor | None) -> _Even:
+    """Share the columns' norms between U and V, so that neither loses what the other needs.
+
+    What is dropped is small next to ‖U‖‖V‖, which is least where every column is as long in U as
+    in V. Shares that move with time cost modes, so all times take the ``usual`` ones of the first
+    times, but for those where ‖U‖‖V‖ would be ``_UNEVEN`` times as large.
+    """
+    u, v = _lengths(parts.U), _lengths(parts.V)
+    both = u.sqrt() * v.sqrt()
+    if usual is None:
+        mean = [(x / safe(x.norm(dim=-1, keepdim=True))).mean(0) for x in (u, v)]
+        usual = torch.where(mean[0] * mean[1] > 0, (mean[1] / safe(mean[0])).sqrt(), 1.0)
+    U, V, least = (x.norm(dim=-1, keepdim=True) for x in (u * usual, v / usual, both))
+    uneven = U.sqrt() * V.sqrt() > _UNEVEN**0.5 * least
+    left = torch.where(uneven, both / safe(u), usual)
+    right = torch.where(uneven, both / safe(v), 1.0 / usual)
+    size_left, size_right = ((x * c).norm(dim=-1, keepdim=True) for x, c in ((u, left), (v, right)))
+    return _Even(
+        (left / safe(size_left)).to(parts.U.dtype)[..., None],
+        (right / safe(size_right)).to(parts.V.dtype)[..., None],
+        size_left.sqrt() * size_right.sqrt(),
+        usual,
+    )
+
+
+def _lengths(X: Tensor) -> Tensor:
+    """Norms of rows in double precision, (T, r, n) → (T, r), however large or small they are."""
+    length = torch.linalg.vector_norm(X, dim=-1)
+    info = torch.finfo(X.dtype)
+    if bool(((length < 1e3 * info.tiny**0.5) | (length > info.max**0.5)).any()):
+        largest = safe(torch.linalg.vector_norm(X, torch.inf, dim=-1))
+        length = torch.linalg.vector_norm(X / largest[..., None], dim=-1)
+        return length.double() * largest.double()
+    return length.double()
+
+
+def _balanced(A: Any) -> Any:
+    """αI + UVᵀ with each column as long in U as in V; what is near that, or no such, as it is."""
+    if not isinstance(A, LowRank | ScaledIdentityPlusLowRank):
+        return A
+    with torch.no_grad():
+        u, v = (_lengths(X.mT) for X in (A.U, A.V))
+        left = v.sqrt() / safe(u).sqrt()
+        # A column that is 0 in one factor has a gradient from the other, which must not stand out.
+        usual = safe(peak(u.sqrt() * v.sqrt()))
+        left = torch.where(u == 0, safe(v) / usual, torch.where(v == 0, usual / safe(u), left))
+        if not left.numel() or bool(torch.maximum(left, 1.0 / left).amax() <= 16.0):
+            return A
+        U, V = (c.to(A.dtype).unsqueeze(-2) for c in (left, 1.0 / left))
+    if isinstance(A, LowRank):
+        return LowRank(A.U * U, A.V * V)
+    return ScaledIdentityPlusLowRank(A.alpha, A.U * U, A.V * V)
 
 
 def _inner(X: Tensor, Y: Tensor) -> Tensor:
