@@ -1,8 +1,13 @@
 """Every concrete operator and bijection: one line here buys every law."""
 
-import torch
-from torch import nn
+import inspect
+from collections.abc import Callable
+from dataclasses import dataclass
 
+import torch
+from torch import Tensor, nn
+
+from linearizer import operators
 from linearizer.bijections import (
     ActNorm,
     AdditiveCoupling,
@@ -36,6 +41,7 @@ from linearizer.operators import (
     Identity,
     LowRank,
     MixingConvolution,
+    Operator,
     Projector,
     ScaledIdentityPlusLowRank,
     Spirals,
@@ -167,6 +173,143 @@ OPERATORS = {
     ),
     "mixing convolution, batch": lambda: MixingConvolution(randn(7, 2, 2, 3, 2), (2, 3, 4)),
 }
+
+
+def concrete(module, base):
+    """Every class of a module that can be built."""
+    found = (c for _, c in inspect.getmembers(module, inspect.isclass) if issubclass(c, base))
+    return {c for c in found if not inspect.isabstract(c)}
+
+
+#: Every class of operators.
+CLASSES = sorted(concrete(operators, Operator), key=lambda c: c.__name__)
+
+
+@dataclass(frozen=True)
+class Generic:
+    """An operator as a function of its tensors, well conditioned, so that each kind fits each.
+
+    ``tensors`` draws each of them, given the axes before its own: none, or a batch. Those of
+    ``shared`` never have a batch axis.
+    """
+
+    kind: type[Operator]
+    build: Callable[..., Operator]
+    tensors: dict[str, Callable[..., Tensor]]
+    shared: tuple[str, ...] = ()
+
+    def draw(self, batch: int | None = None) -> dict[str, Tensor]:
+        lead = () if batch is None else (batch,)
+        return {k: f(*(() if k in self.shared else lead)) for k, f in self.tensors.items()}
+
+    def make(self, batch: int | None = None) -> Operator:
+        return self.build(**self.draw(batch))
+
+
+def eye(n: int) -> Tensor:
+    return torch.eye(n, dtype=torch.float64)
+
+
+def near(centre: Tensor, amount: float = 0.15) -> Callable[..., Tensor]:
+    return lambda *lead: centre + amount * randn(*lead, *centre.shape)
+
+
+def above(low: float, *shape: int) -> Callable[..., Tensor]:
+    return lambda *lead: low + torch.rand((*lead, *shape))
+
+
+def tap(channels: tuple[int, ...], size: tuple[int, int]) -> Tensor:
+    """A kernel (*channels, *size) whose tap over the pixel is 1 within a channel."""
+    kernel = torch.zeros(*channels, *size, dtype=torch.float64)
+    one = torch.eye(*channels) if len(channels) == 2 else torch.ones(*channels)
+    kernel[..., (size[0] - 1) // 2, (size[1] - 1) // 2] = one.double()
+    return kernel
+
+
+IMAGE = (3, 2, 2)  # 12 coordinates, as all square operators below have
+
+
+def factor(rows: int = 12) -> Callable[..., Tensor]:
+    return lambda *lead: eye(3).repeat(rows // 3, 1) + 0.3 * randn(*lead, rows, 3)
+
+
+GENERIC = {
+    "identity": Generic(Identity, lambda: Identity(12), {}),
+    "dense": Generic(Dense, Dense, {"matrix": near(eye(12))}),
+    "dense, tall": Generic(Dense, Dense, {"matrix": lambda *lead: randn(*lead, 24, 12)}),
+    "dense, wide": Generic(Dense, Dense, {"matrix": lambda *lead: randn(*lead, 12, 24)}),
+    "diagonal": Generic(Diagonal, Diagonal, {"diagonal": above(0.5, 12)}),
+    "projector": Generic(Projector, Projector, {"logits": lambda *lead: randn(*lead, 12)}),
+    "low rank": Generic(LowRank, LowRank, {"U": factor(), "V": factor()}),
+    "low rank, one batch": Generic(LowRank, LowRank, {"U": factor(), "V": factor()}, ("V",)),
+    "low rank, tall": Generic(LowRank, LowRank, {"U": factor(24), "V": factor()}),
+    "low rank, wide": Generic(LowRank, LowRank, {"U": factor(), "V": factor(24)}),
+    "scaled identity + low rank": Generic(
+        ScaledIdentityPlusLowRank,
+        ScaledIdentityPlusLowRank,
+        {"alpha": above(1.0), "U": factor(), "V": factor()},
+    ),
+    "scaled identity + low rank, batch of alpha": Generic(
+        ScaledIdentityPlusLowRank,
+        ScaledIdentityPlusLowRank,
+        {"alpha": above(1.0), "U": factor(), "V": factor()},
+        ("U", "V"),
+    ),
+    "block diagonal": Generic(
+        BlockDiagonal, BlockDiagonal, {"blocks": near(eye(4).repeat(3, 1, 1))}
+    ),
+    "block diagonal, tall": Generic(
+        BlockDiagonal, BlockDiagonal, {"blocks": lambda *lead: randn(*lead, 3, 8, 4)}
+    ),
+    "block diagonal, wide": Generic(
+        BlockDiagonal, BlockDiagonal, {"blocks": lambda *lead: randn(*lead, 6, 2, 4)}
+    ),
+    "spirals": Generic(
+        Spirals,
+        Spirals,
+        {"real": above(0.5, 4), "imag": lambda *lead: randn(*lead, 4), "single": above(0.5, 4)},
+    ),
+    "spirals, one batch": Generic(
+        Spirals,
+        Spirals,
+        {"real": above(0.5, 4), "imag": lambda *lead: randn(*lead, 4), "single": above(0.5, 4)},
+        ("single",),
+    ),
+    "convolution": Generic(
+        Convolution,
+        lambda kernel: Convolution(kernel, IMAGE),
+        {"kernel": near(tap((3,), (2, 2)), 0.1)},
+    ),
+    "convolution, zero-padded": Generic(
+        Convolution,
+        lambda kernel: Convolution(kernel, (1, 3, 4), "zero"),
+        {"kernel": near(tap((1,), (3, 2)), 0.1)},
+    ),
+    "mixing convolution": Generic(
+        MixingConvolution,
+        lambda kernel: MixingConvolution(kernel, IMAGE),
+        {"kernel": near(tap((3, 3), (1, 2)), 0.1)},
+    ),
+    "mixing convolution, tall": Generic(
+        MixingConvolution,
+        lambda kernel: MixingConvolution(kernel, IMAGE),
+        {"kernel": lambda *lead: randn(*lead, 6, 3, 2, 1)},
+    ),
+    "mixing convolution, wide": Generic(
+        MixingConvolution,
+        lambda kernel: MixingConvolution(kernel, (6, 2, 2)),
+        {"kernel": lambda *lead: randn(*lead, 3, 6, 2, 2)},
+    ),
+}
+if "MatrixFree" in operators.__all__:
+    GENERIC["matrix free"] = Generic(
+        operators.MatrixFree,
+        lambda: (lambda M: operators.MatrixFree(lambda z: z @ M.mT, lambda w: w @ M, (12, 12)))(
+            near(eye(12))()
+        ),
+        {},
+    )
+SQUARE = [name for name in GENERIC if not name.endswith(("tall", "wide"))]
 
 
 def shaken(g):

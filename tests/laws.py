@@ -1,7 +1,9 @@
 """The laws, each a function that fails with an assertion. Relative errors in float64."""
 
+import copy
+
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from linearizer.operators import Operator
 
@@ -143,3 +145,64 @@ ANY = [
     operator_product,
 ]
 SQUARE = [operator_power, operator_exp, operator_inverse, operator_fractional, operator_eig]
+
+
+# -- two operators -----------------------------------------------------------------------------
+
+
+def pair(A: Operator, B: Operator) -> set[str]:
+    """A @ B, A + B and A − B are those of the matrices, to rounding; what fits is named."""
+    done = set()
+    if None not in (A.batch, B.batch) and A.batch != B.batch:
+        return done
+    M, N = A.dense(), B.dense()
+    if A.shape[1] == B.shape[0]:
+        close((A @ B).dense(), M @ N, 1e-13, floor=size(M) * size(N))
+        done.add("@")
+    if A.shape == B.shape:
+        close((A + B).dense(), M + N, 1e-13, floor=size(M) + size(N))
+        close((A - B).dense(), M - N, 1e-13, floor=size(M) + size(N))
+        done |= {"+", "-"}
+    return done
+
+
+def size(M: Tensor) -> float:
+    """The largest Frobenius norm of a matrix or of a batch of them."""
+    return float(torch.linalg.matrix_norm(M.detach()).max())
+
+
+# -- what an operation returns is its own ------------------------------------------------------
+
+
+def storages(tensors) -> set[int]:
+    return {t.untyped_storage().data_ptr() for t in tensors if t.numel()}
+
+
+def own_core(parents: list[Operator], derived: Operator) -> None:
+    """No Parameter, no storage in common, a copy, and no change when the parents change."""
+    assert not list(derived.parameters()), "the result holds Parameters"
+    ours = storages(t for A in parents for t in (*A.parameters(), *A.buffers()))
+    assert not ours & storages(derived.buffers()), "the result shares memory with a parent"
+    before = derived.dense().detach().clone()
+    twin = copy.deepcopy(derived)
+    with torch.no_grad():
+        for A in parents:
+            for t in (*A.parameters(), *A.buffers()):
+                t.mul_(1.5).add_(0.1)
+    for B in (derived, twin):
+        assert torch.equal(B.dense(), before), "the result moved with a parent"
+
+
+def same_gradient(parameters: list[nn.Parameter], derived: Tensor, dense: Tensor) -> None:
+    """Both have one derivative with respect to all parameters, in a random direction."""
+    weights = torch.randn_like(dense)
+    found, expected = (
+        torch.autograd.grad((weights * M).sum(), parameters, allow_unused=True)
+        for M in (derived.expand_as(dense), dense)
+    )
+    for one, other, p in zip(found, expected, parameters, strict=True):
+        zero = torch.zeros_like(p)
+        floor = 1e-3 * float((zero if other is None else other).abs().max())
+        close(
+            zero if one is None else one, zero if other is None else other, 1e-8, max(floor, 1e-9)
+        )
