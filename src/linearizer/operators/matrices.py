@@ -500,7 +500,7 @@ def compress_factors(
             "compress: gradients do not pass through it. Call it under torch.no_grad()."
         )
     if not U.shape[-1]:
-        return U, V
+        return own(U), own(V)
     P, R = torch.linalg.qr(U)
     Q, L = torch.linalg.qr(V)
     left, S, right = matrix_svd(R @ L.mT)
