@@ -301,14 +301,14 @@ GENERIC = {
         {"kernel": lambda *lead: randn(*lead, 3, 6, 2, 2)},
     ),
 }
-if "MatrixFree" in operators.__all__:
-    GENERIC["matrix free"] = Generic(
-        operators.MatrixFree,
-        lambda: (lambda M: operators.MatrixFree(lambda z: z @ M.mT, lambda w: w @ M, (12, 12)))(
-            near(eye(12))()
-        ),
-        {},
-    )
+if hasattr(operators, "MatrixFree"):
+
+    def free(m, n):
+        M = randn(m, n) + 6 * torch.eye(m, n)
+        return operators.MatrixFree(lambda z: z @ M.mT, lambda w: w @ M, (m, n))
+
+    OPERATORS["matrix free, wide"] = lambda: free(3, 5)
+    GENERIC["matrix free"] = Generic(operators.MatrixFree, lambda: free(12, 12), {})
 SQUARE = [name for name in GENERIC if not name.endswith(("tall", "wide"))]
 
 
