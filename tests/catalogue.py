@@ -40,6 +40,7 @@ from linearizer.operators import (
     Diagonal,
     Identity,
     LowRank,
+    MatrixFree,
     MixingConvolution,
     Operator,
     Projector,
@@ -171,6 +172,7 @@ OPERATORS = {
     "mixing convolution, through Fourier space": lambda: MixingConvolution(
         randn(2, 1, 9, 8), (1, 9, 8)
     ),
+    "matrix free, wide": lambda: free(3, 5),
     "mixing convolution, batch": lambda: MixingConvolution(randn(7, 2, 2, 3, 2), (2, 3, 4)),
 }
 
@@ -231,6 +233,11 @@ IMAGE = (3, 2, 2)  # 12 coordinates, as all square operators below have
 
 def factor(rows: int = 12) -> Callable[..., Tensor]:
     return lambda *lead: eye(3).repeat(rows // 3, 1) + 0.3 * randn(*lead, rows, 3)
+
+
+def free(m, n):
+    M = randn(m, n) + 6 * torch.eye(m, n)
+    return MatrixFree(lambda z: z @ M.to(z).mT, lambda w: w @ M.to(w), (m, n))
 
 
 GENERIC = {
@@ -300,15 +307,8 @@ GENERIC = {
         lambda kernel: MixingConvolution(kernel, (6, 2, 2)),
         {"kernel": lambda *lead: randn(*lead, 3, 6, 2, 2)},
     ),
+    "matrix free": Generic(MatrixFree, lambda: free(12, 12), {}),
 }
-if hasattr(operators, "MatrixFree"):
-
-    def free(m, n):
-        M = randn(m, n) + 6 * torch.eye(m, n)
-        return operators.MatrixFree(lambda z: z @ M.mT, lambda w: w @ M, (m, n))
-
-    OPERATORS["matrix free, wide"] = lambda: free(3, 5)
-    GENERIC["matrix free"] = Generic(operators.MatrixFree, lambda: free(12, 12), {})
 SQUARE = [name for name in GENERIC if not name.endswith(("tall", "wide"))]
 
 
