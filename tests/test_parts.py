@@ -72,7 +72,7 @@ def again(module, folder):
 
 
 def test_functions_are_not_saved(tmp_path):
-    with pytest.raises(ValueError, match="MatrixFree.*of class function"):
+    with pytest.raises(ValueError, match="MatrixFree.*forward_rows of class"):
         lz.save(euclidean(MatrixFree(torch.neg, torch.neg, (2, 2))), tmp_path / "free")
 
 
