@@ -8,9 +8,7 @@ from catalogue import OPERATORS, shaken
 from laws import close
 from linearizer import Linearizer, Space
 from linearizer.bijections import Flatten, mlp
-from linearizer.certificate import certify
 from linearizer.operators import (
-    Convolution,
     Dense,
     Diagonal,
     Identity,
@@ -180,49 +178,6 @@ def test_fit_core_refuses_bad_data(X, Y):
         f.fit_core(torch.randn(5, 4), torch.randn(5, 3), ridge=-1.0)
 
 
-def test_certificate_is_a_table_with_a_verdict(X, Y):
-    f = Linearizer(X, Dense(torch.randn(3, 4)), Y)
-    certificate = f.certify(torch.randn(5, 4))
-    text = str(certificate)
-    assert certificate.passed and "Penrose 4" in text and "tolerance 1e-08" in text
-    names = {law.name for law in certificate.laws}
-    assert {"linearity", "adjoint", "composition", "round trip X", "associative Y"} <= names
-    strict = f.certify(torch.randn(5, 4), tolerance=1e-30)
-    assert not strict.passed and "FAIL" in str(strict) and strict.to_dict()["passed"] is False
-
-
-def test_certify_tells_how_far_it_is(X, Y):
-    told = []
-    certificate = certify(
-        Linearizer(X, Dense(torch.randn(3, 4)), Y), torch.randn(5, 4),
-        seen=lambda done, total: told.append((done, total)),
-    )  # fmt: skip
-    assert told == [(k, 31) for k in range(31)] and len(certificate.laws) == 31
-
-
-def test_certificate_sees_a_broken_inverse(X, Y):
-    class Broken(Flatten):
-        def inverse(self, z):
-            return super().inverse(z) * 1.001
-
-    f = Linearizer(Space(Broken((4,))), Dense(torch.randn(3, 4)), Y)
-    certificate = f.certify(torch.randn(5, 4))
-    failed = {law.name for law in certificate.laws if not law.passed}
-    assert {"round trip X", "linearity", "Penrose 2"} <= failed
-
-
-def test_certificate_says_what_it_could_not_measure():
-    E = Space(Flatten((1, 80, 80)))
-    f = Linearizer(E, Convolution(torch.randn(1, 3, 3), (1, 80, 80), "zero"), E)
-    certificate = f.certify(torch.randn(3, 1, 80, 80))
-    skipped = [law for law in certificate.laws if law.error is None]
-    assert skipped and all("limit" in law.note for law in skipped)
-    with pytest.raises(ValueError, match="NaN"):
-        f.certify(torch.full((3, 1, 80, 80), math.nan))
-    with pytest.raises(ValueError, match="empty"):
-        f.certify(torch.randn(0, 1, 80, 80))
-
-
 def test_one_core_for_each_sample(X, Y):
     A = torch.randn(5, 3, 4)
     f = Linearizer(X, Dense(A), Y)
@@ -279,36 +234,6 @@ def test_the_state_dict_reloads(X, Y):
     h.load_state_dict(f.state_dict())
     x = torch.randn(3, 4)
     close(h(x), f(x))
-
-
-def test_certificate_of_a_zero_core_passes(X, Y):
-    certificate = Linearizer(X, Dense(torch.zeros(3, 4)), Y).certify(torch.randn(5, 4))
-    assert certificate.passed, str(certificate)
-
-
-def test_certificate_fails_where_a_law_raises(X, Y):
-    class Faulty(Dense):
-        def pinv(self, rtol=None):
-            raise ValueError("a fault in this pinv")
-
-    certificate = Linearizer(X, Faulty(torch.randn(3, 4)), Y).certify(torch.randn(5, 4))
-    failed = {law.name: law.note for law in certificate.laws if not law.passed}
-    assert "a fault in this pinv" in failed["Penrose 1"] and not certificate.passed
-
-
-def test_certificate_counts_what_it_measured(X, Y):
-    certificate = Linearizer(X, Dense(torch.randn(5, 3, 4)), Y).certify(torch.randn(5, 4))
-    assert certificate.passed and 0 < certificate.measured < len(certificate.laws)
-    assert f"{certificate.measured} of {len(certificate.laws)} laws measured" in str(certificate)
-
-
-def test_certificate_takes_its_arguments_seriously(X, Y):
-    f, x = Linearizer(X, Dense(torch.randn(3, 4)), Y), torch.randn(5, 4)
-    assert not f.certify(x, tolerance=0.0).passed
-    with pytest.raises(ValueError, match="tolerance ≥ 0"):
-        f.certify(x, tolerance=-1.0)
-    with pytest.raises(ValueError, match="as many y as x, got 5 x and 2 y"):
-        f.certify(x, torch.randn(2, 3))
 
 
 def test_fit_core_says_what_a_loader_must_give(X, Y):

@@ -454,13 +454,18 @@ class Linearizer(nn.Module):
     def certify(
         self, x: Tensor, y: Tensor | None = None, tolerance: float | None = None
     ) -> Certificate:
-        r"""Measure every law on these points: axioms, linearity, adjoint, SVD, Penrose, round trip.
+        r"""Measure every law on these points, and how much of rounding each g makes around them.
+
+        The laws are the axioms of both Spaces, linearity, composition, adjoint, sums, multiples,
+        SVD, Penrose, inverse and, where source and target are one Space, powers, exponential and
+        eigenvectors.
 
         Arguments:
             x: Points of the source, (batch, \*source.shape); three or more make all laws bite.
             y: Points of the target; by default x again where source and target are one Space, and
                 else Gaussian coordinates as large as those of f(x).
-            tolerance: Largest relative error that passes; 1e-8 in float64, 1e-3 in float32.
+            tolerance: Largest relative error that passes, for all laws. By default each law has its
+                own, measured: what rounding in this dtype can do to its two sides, layer by layer.
 
         Example:
             >>> X = Space(mlp(4).double())

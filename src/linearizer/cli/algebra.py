@@ -24,12 +24,14 @@ def certify(
     ] = False,
     tolerance: Annotated[
         float | None,
-        typer.Option(min=0, help="largest relative error", show_default="1e-8; 1e-3 in float32"),
+        typer.Option(
+            min=0, help="largest relative error", show_default="what rounding can do to each law"
+        ),
     ] = None,
     data_root: RootOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Measure every law of a trained map on test samples; exit code 1 if one fails.
+    """Measure every law of a trained map on test samples; exit code 1 if it does not pass.
 
     Example: linearizer certify runs/attributes-digits
     """

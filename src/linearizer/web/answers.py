@@ -422,11 +422,12 @@ class Answers:
         return {
             "points": found.points,
             "dtype": found.dtype,
-            "tolerance": found.tolerance,
             "passed": found.passed,
+            "measured": found.measured,
+            "condition": {name: number(value) for name, value in found.condition.items()},
             "laws": [
                 {"law": law.name, "formula": law.formula, "error": number(law.error),
-                 "passed": law.passed, "note": law.note}
+                 "tolerance": number(law.tolerance), "verdict": law.verdict, "note": law.note}
                 for law in found.laws
             ],
             "worst": number(found.worst),

@@ -297,14 +297,16 @@ class Law(Given):
     law: str
     formula: str
     error: Number
-    passed: bool
+    tolerance: Number
+    verdict: str
     note: str
 
 
 class Certify(Given):
     points: int
     dtype: str
-    tolerance: float
     passed: bool
+    measured: int
+    condition: dict[str, Number]
     laws: list[Law]
     worst: Number

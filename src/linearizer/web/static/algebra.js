@@ -88,9 +88,9 @@ export function algebra(studio) {
     $("algebra-worst").textContent = "Measuring …";
     checks.later(wait, () => `certify?model=${encodeURIComponent(model.value)}&n=${n.value}`, undefined, (a) => {
       laws.replaceChildren(...a.laws.map((law) => make("tr", {}, make("td", { textContent: law.law }), make("td", { class: "formula", textContent: law.formula }),
-        make("td", { class: law.passed === false ? "number fails" : "number", textContent: (law.passed === false ? "fails: " : "") + (law.error === null ? law.note || "–" : number(law.error)) }))));
+        make("td", { class: law.verdict === "failed" ? "number fails" : "number", textContent: (law.verdict === "failed" ? "fails: " : law.verdict === "not measured" ? "not measured: " : "") + (law.note || (law.error === null ? "–" : number(law.error))) }))));
       $("algebra-worst").replaceChildren(`On ${a.points} points in ${a.dtype.replace("torch.", "")}, relative to the size of what each law compares; the largest is `, make("strong", { textContent: number(a.worst) }), ".");
-      announce(`${a.laws.length} laws measured, the largest error is ${number(a.worst)}.`);
+      announce(`${a.measured} of ${a.laws.length} laws measured, the largest error is ${number(a.worst)}.`);
     });
   }
 
