@@ -129,7 +129,7 @@ class Certificate:
         }
 
     def __str__(self) -> str:
-        rows = [("law", "", "error", "tolerance", "")]
+        rows: list[tuple[str, ...]] = [("law", "", "error", "tolerance", "")]
         for law in self.laws:
             numbers = ("–" if v is None else f"{v:.1e}" for v in (law.error, law.tolerance))
             verdict = {"passed": "pass", "failed": "FAIL"}.get(law.verdict, law.verdict)
