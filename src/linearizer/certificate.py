@@ -122,6 +122,7 @@ class Certificate:
     def to_dict(self) -> dict[str, Any]:
         return {
             **asdict(self),
+            "condition": {k: v if math.isfinite(v) else None for k, v in self.condition.items()},
             "digits": self.digits,
             "passed": self.passed,
             "complete": self.complete,
@@ -225,10 +226,8 @@ def certify(
         law, factor = _measure(f, row, room, tolerance)
         laws.append(law)
         if law.name.startswith("round trip"):
-            name = law.name[-1]
-            condition[name] = max(factor, condition.get(name, 1.0))
-            if math.isnan(factor):
-                condition[name] = math.nan
+            both = (factor, condition.get(law.name[-1], 1.0))
+            condition[law.name[-1]] = math.nan if any(map(math.isnan, both)) else max(both)
     dtype = str(z.dtype).removeprefix("torch.")
     return Certificate(tuple(laws), len(x), dtype, condition, tolerance)
 

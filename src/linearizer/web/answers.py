@@ -423,8 +423,10 @@ class Answers:
             "points": found.points,
             "dtype": found.dtype,
             "passed": found.passed,
+            "complete": found.complete,
             "measured": found.measured,
             "condition": {name: number(value) for name, value in found.condition.items()},
+            "digits": found.digits,
             "laws": [
                 {"law": law.name, "formula": law.formula, "error": number(law.error),
                  "tolerance": number(law.tolerance), "verdict": law.verdict, "note": law.note}

@@ -298,7 +298,7 @@ class Law(Given):
     formula: str
     error: Number
     tolerance: Number
-    verdict: str
+    verdict: Literal["passed", "failed", "not measured"]
     note: str
 
 
@@ -306,7 +306,9 @@ class Certify(Given):
     points: int
     dtype: str
     passed: bool
+    complete: bool
     measured: int
     condition: dict[str, Number]
+    digits: dict[str, float]
     laws: list[Law]
     worst: Number

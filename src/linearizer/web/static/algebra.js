@@ -83,14 +83,23 @@ export function algebra(studio) {
     });
   }
 
+  function shown(law) {
+    if (law.verdict === "not measured") return `not measured: ${law.note}`;
+    const text = law.error === null ? law.note || "–" : number(law.error);
+    return law.verdict === "failed" ? `fails: ${text}` : text;
+  }
+
   function certify(wait) {
     paint(n, n.value);
     $("algebra-worst").textContent = "Measuring …";
     checks.later(wait, () => `certify?model=${encodeURIComponent(model.value)}&n=${n.value}`, undefined, (a) => {
       laws.replaceChildren(...a.laws.map((law) => make("tr", {}, make("td", { textContent: law.law }), make("td", { class: "formula", textContent: law.formula }),
-        make("td", { class: law.verdict === "failed" ? "number fails" : "number", textContent: (law.verdict === "failed" ? "fails: " : law.verdict === "not measured" ? "not measured: " : "") + (law.note || (law.error === null ? "–" : number(law.error))) }))));
-      $("algebra-worst").replaceChildren(`On ${a.points} points in ${a.dtype.replace("torch.", "")}, relative to the size of what each law compares; the largest is `, make("strong", { textContent: number(a.worst) }), ".");
-      announce(`${a.measured} of ${a.laws.length} laws measured, the largest error is ${number(a.worst)}.`);
+        make("td", { class: law.verdict === "failed" ? "number fails" : "number", textContent: shown(law) }),
+        make("td", { class: "number", textContent: law.tolerance === null ? "–" : number(law.tolerance) }))));
+      const count = a.complete ? `All ${a.laws.length} laws are measured` : `${a.measured} of ${a.laws.length} laws are measured`;
+      const kept = Object.entries(a.digits).map(([name, d]) => `g of ${name} keeps about ${d.toFixed(1)} digits`).join(", ");
+      $("algebra-worst").replaceChildren(`${count}, on ${a.points} points in ${a.dtype}, relative to the size of what each compares; the largest error is `, make("strong", { textContent: number(a.worst) }), `. Around these points ${kept}. The tolerance is what rounding can do.`);
+      announce(`${count}, the largest error is ${number(a.worst)}.`);
     });
   }
 
