@@ -21,6 +21,7 @@ from .matrices import (
     finite,
     hold,
     matrix_eig,
+    matrix_exp,
     matrix_inverse,
     matrix_log,
     matrix_pinv,
@@ -277,7 +278,7 @@ class Operator(nn.Module, abc.ABC):
         r"""e^{tA}, the flow of ż = A z after time t."""
         self._square("exp")
         self._guard(self.shape, "exp", samples=t)
-        return Dense(torch.linalg.matrix_exp(scalar(t, self, 2) * self.dense()))
+        return Dense(matrix_exp(scalar(t, self, 2) * self.dense()))
 
     def log(self) -> Operator:
         r"""The principal logarithm, with exp as its inverse; an error where it is not real."""

@@ -12,6 +12,7 @@ from .matrices import (
     finite,
     hold,
     matrix_eig,
+    matrix_exp,
     matrix_inverse,
     matrix_log,
     matrix_pinv,
@@ -85,7 +86,7 @@ class BlockDiagonal(Operator):
         return BlockDiagonal(matrix_power(self._squares("power"), p, blocks=True))
 
     def exp(self, t: float | Tensor = 1.0) -> BlockDiagonal:
-        return BlockDiagonal(torch.linalg.matrix_exp(scalar(t, self, 3) * self._squares("exp")))
+        return BlockDiagonal(matrix_exp(scalar(t, self, 3) * self._squares("exp")))
 
     def log(self) -> BlockDiagonal:
         return BlockDiagonal(matrix_log(self._squares("log"), blocks=True))

@@ -15,6 +15,7 @@ from .matrices import (
     fix_signs,
     hold,
     matrix_eig,
+    matrix_exp,
     matrix_inverse,
     matrix_log,
     matrix_pinv,
@@ -135,7 +136,7 @@ class MixingConvolution(Operator):
 
     def exp(self, t: float | Tensor = 1.0) -> MixingConvolution:
         self._square("exp")
-        return self._from_blocks(torch.linalg.matrix_exp(scalar(t, self, 3) * self._blocks()))
+        return self._from_blocks(matrix_exp(scalar(t, self, 3) * self._blocks()))
 
     def log(self) -> MixingConvolution:
         self._square("log")
