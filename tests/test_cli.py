@@ -158,7 +158,9 @@ def test_certify_prints_every_law_and_its_exit_code_tells(run):
     done = linearizer("certify", run, "--float32", "--json")
     certificate = json.loads(done.stdout)
     assert done.returncode == 0 and certificate["passed"] and certificate["dtype"] == "float32"
-    assert certificate["points"] == 64
+    assert certificate["points"] == 64 and certificate["complete"]
+    assert {law["verdict"] for law in certificate["laws"]} == {"passed"}
+    assert set(certificate["condition"]) == set(certificate["digits"]) == {"X", "Y"}
     done = linearizer("certify", run, "--tolerance", "1e-30")
     assert done.returncode == 1 and "FAIL" in done.stdout
 

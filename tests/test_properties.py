@@ -282,6 +282,15 @@ def test_solve_leaves_a_small_residual(name, case):
     within(A(z), w, bound)
 
 
+def exponential(M):
+    """The series itself: torch's own is off by up to 6e-11 where the norm is about 0.05."""
+    total = term = torch.eye(M.shape[-1], dtype=M.dtype).expand_as(M)
+    for k in range(1, 120):
+        term = term @ M / k
+        total = total + term
+    return total
+
+
 @each
 @few
 @given(case=cases(square=True, largest=0.0), s=st.floats(-2.0, 2.0), t=st.floats(-2.0, 2.0))
@@ -293,9 +302,7 @@ def test_exponentials_are_a_semigroup(name, case, s, t):
     bound = bound.to(case.dtype)[..., None, None]
     assume(bool((bound < 0.1).all()))
     within((A.exp(s) @ A.exp(t)).dense().expand_as(M), A.exp(s + t).dense().expand_as(M), bound)
-    within(
-        A.exp(t).dense().expand_as(M), torch.linalg.matrix_exp(t * M.double()).to(case.dtype), bound
-    )
+    within(A.exp(t).dense().expand_as(M), exponential(t * M.double()).to(case.dtype), bound)
     one = torch.eye(M.shape[-1], dtype=case.dtype).expand_as(M)
     within(A.exp(0.0).dense().expand_as(M), one, torch.full_like(one, 4 * case.eps))
 

@@ -634,10 +634,36 @@ def test_what_goes_wrong(studio):
     changes(page, "#generate-grid img", None)
     assert "token" not in page.url
 
-    law = {"law": "inverse", "formula": "f†f = 1", "error": 0.5, "passed": False, "note": ""}
-    broken = {"points": 3, "dtype": "torch.float32", "laws": [law], "worst": 0.5}
+    law = {
+        "law": "inverse",
+        "formula": "f†f = 1",
+        "error": 0.5,
+        "tolerance": 0.1,
+        "verdict": "failed",
+        "note": "",
+    }
+    other = {
+        **law,
+        "error": None,
+        "tolerance": None,
+        "verdict": "not measured",
+        "note": "too large",
+    }
+    broken = {
+        "points": 3,
+        "dtype": "float32",
+        "laws": [law, other],
+        "worst": 0.5,
+        "passed": False,
+        "complete": False,
+        "measured": 1,
+        "condition": {"X": 9.0},
+        "digits": {"X": 6.0},
+    }
     page = studio("#algebra?model=pendulum", prepare=at("**/api/certify**", answer(200, broken)))
     page.locator("#algebra-laws td.fails", has_text="fails: 0.5").wait_for()
+    page.locator("#algebra-laws td", has_text="not measured: too large").wait_for()
+    page.locator("#algebra-worst", has_text="1 of 2 laws are measured").wait_for()
 
     held = []
     late = at(re.compile(r"model\?model=duffing"), lambda route: held.append(route))

@@ -392,8 +392,11 @@ def test_laws_are_certified_without_data(client):
     f = lz.load("duffing").double()()
     laws = f.certify(drawn_points(f, 4)).laws
     assert [law["formula"] for law in found["laws"]] == [law.formula for law in laws]
-    assert found["passed"] and found["worst"] < 1e-8 and found["dtype"] == "float64"
-    assert found["points"] == 4 and found["tolerance"] == 1e-8
+    assert found["passed"] and found["complete"] and found["measured"] == len(laws)
+    assert found["worst"] < 1e-8 and found["dtype"] == "float64" and found["points"] == 4
+    assert {law["verdict"] for law in found["laws"]} == {"passed"}
+    assert all(law["error"] <= law["tolerance"] < 1e-8 for law in found["laws"])
+    assert 1 <= found["condition"]["X"] < 1e4 and found["digits"]["X"] > 11
 
 
 def test_the_same_request_has_the_same_answer(client):

@@ -232,6 +232,7 @@ def register(cls: type[Operator] | type[Bijection]) -> Callable[[Plain], Plain]:
         cls: The class.
 
     Example:
+        >>> from linearizer.export import register
         >>> class Shuffle(Bijection):
         ...     def forward(self, x): return torch.pixel_shuffle(x, 2)
         ...     def inverse(self, z): return torch.pixel_unshuffle(z, 2)

@@ -292,15 +292,18 @@ def _points(one: Opened, f: Linearizer, root: Path | None) -> tuple[Tensor, str]
 
 
 def _laws(certificate: Certificate, where: str) -> list[Block]:
+    words = {"passed": "pass", "failed": "FAIL"}
     rows = [
-        (law.name, law.formula, law.note if law.error is None else f"{law.error:.1e}",
-         "–" if law.tolerance is None else f"{law.tolerance:.1e}",
-         "FAIL" if law.failed else "pass" if law.passed else law.verdict)
+        (law.name, law.formula,
+         *("–" if v is None else f"{v:.1e}" for v in (law.error, law.tolerance)),
+         words.get(law.verdict, law.verdict) + (f": {law.note}" if law.note else ""))
         for law in certificate.laws
     ]  # fmt: skip
+    digits = ", ".join(f"{v:.0f} around {k}" for k, v in certificate.digits.items())
     text = (
-        f"Relative error on {where}, in {certificate.dtype}; the tolerance of each law is what "
-        "rounding can do to it."
+        f"Relative error on {where}, in {certificate.dtype}. The tolerance of each law is what "
+        f"rounding can do to it; digits that g keeps: {digits}. {certificate.measured} of "
+        f"{len(certificate.laws)} laws are measured."
     )
     return [Text(text, "Every law, measured"), Table(("law", "", "error", "tolerance", ""), rows)]
 
