@@ -343,7 +343,7 @@ class FromVector(nn.Module):
     ) -> None:
         super().__init__()
         widths, size = _pyramid(shape, hidden)
-        first = widths[-1] if widths else hidden
+        first = widths[-1] if widths else int(hidden)
         self.dense = nn.Sequential(
             nn.Linear(inputs, dense), nn.SiLU(),
             nn.Linear(dense, first * size[0] * size[1]), nn.SiLU(),
@@ -444,8 +444,8 @@ class ResNet(nn.Module):
         self.last = _zeroed(nn.Linear(inputs, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
-        if x.device.type == "cpu":
-            x = x.contiguous(memory_format=torch.channels_last)
+        if x.device.type == "cpu" and not torch._C._are_functorch_transforms_active():
+            x = x.contiguous(memory_format=torch.channels_last)  # which vmap does not know
         h = self._features(x)
         if self.mirror and not self.layers[1].follows:
             h = 0.5 * (h + self._features(x.flip(3)))
@@ -561,8 +561,9 @@ class Branches(nn.Module):
 
 
 def _pyramid(shape: tuple[int, int, int], hidden: int) -> tuple[list[int], tuple[int, int]]:
-    """Channels after each halving, and the size that is left."""
-    _, H, W = shape
+    """Channels after each halving, and the size that is left, as integers of Python."""
+    _, H, W = map(int, shape)
+    hidden = int(hidden)
     widths: list[int] = []
     while H % 2 == 0 and W % 2 == 0 and min(H, W) > 4:
         H, W = H // 2, W // 2

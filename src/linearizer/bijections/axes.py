@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .base import Bijection
+from .base import Bijection, full_precision, say
+from .reversible import Pull
 
 __all__ = ["FinestWaves", "OnPart", "PrincipalAxes"]
 
@@ -57,13 +58,13 @@ class PrincipalAxes(Bijection):
 
     def turn(self, y: Tensor) -> Tensor:
         """H y, (n, dim) → (n, dim)."""
-        with torch.autocast(y.device.type, enabled=False):
+        with full_precision(y):
             return y - (y @ self.reflectors) @ self.triangle @ self.reflectors.mT
 
     def turn_back(self, u: Tensor, w: Tensor) -> Tensor:
         """Hᵀ (u, w), (n, rank) and (n, dim − rank) → (n, dim)."""
         y = torch.cat([u, w], 1)
-        with torch.autocast(y.device.type, enabled=False):
+        with full_precision(y):
             return y - (y @ self.reflectors) @ self.triangle.mT @ self.reflectors.mT
 
     def forward(self, x: Tensor) -> Tensor:
@@ -96,7 +97,7 @@ class PrincipalAxes(Bijection):
         return self
 
     def extra_repr(self) -> str:
-        return f"{self.shape}, rank={self.rank}, initialized={bool(self.initialized)}"
+        return f"{self.shape}, rank={self.rank}, initialized={say(self.initialized)}"
 
     def _initialize(self, x: Tensor) -> Tensor:
         if not self.initialized:
@@ -195,20 +196,37 @@ class FinestWaves(Bijection):
         self.register_buffer("mean", torch.zeros(self.dim))
         self.register_buffer("scale", torch.ones(rank))
         self.register_buffer("initialized", torch.tensor(False))
-        C, H, W = self.shape
-        fine = torch.arange(H)[:, None] / H + torch.arange(W) / W
-        order = fine.expand(C, H, W).flatten().argsort(descending=True, stable=True)
+        order = self._finest(None)
         # What data may decide is kept with the weights.
         self.register_buffer("taken", torch.tensor(False), persistent=pixels)
         self.register_buffer("order", order, persistent=pixels)
         self.register_buffer("place", order.argsort(), persistent=pixels)
-        for name, n in (("rows", H), ("columns", W)):
+        for name, n in zip(("rows", "columns"), self.shape[1:], strict=True):
             self.register_buffer(name, _cosines(n).to(self.mean), persistent=False)
+
+    def _finest(self, device: torch.device | None) -> Tensor:
+        """Where each wave is among the pixels of a transform, the finest first."""
+        C, H, W = self.shape
+        down, right = (torch.arange(n, device=device) / n for n in (H, W))
+        fine = (down[:, None] + right).expand(C, H, W)
+        return fine.flatten().argsort(descending=True, stable=True)
+
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        device = self.mean.device
+        if not self.rows.is_meta or self.mean.is_meta:
+            return
+        for name, n in zip(("rows", "columns"), self.shape[1:], strict=True):
+            setattr(self, name, _cosines(n, device).to(self.mean))  # they had no numbers
+        if not self.pixels:
+            self.order = self._finest(device)
+            self.place = self.order.argsort()
+            self.taken = torch.tensor(False, device=device)
 
     def turn(self, y: Tensor) -> Tensor:
         """The waves of y, the finest first, (n, dim) → (n, dim); or its pixels."""
         image = y.reshape(-1, *self.shape)
-        with torch.autocast(y.device.type, enabled=False):
+        with full_precision(y):
             waves = self.rows @ image @ self.columns.mT
         if self.pixels:
             waves = torch.where(self.taken, image, waves)
@@ -217,7 +235,7 @@ class FinestWaves(Bijection):
     def turn_back(self, u: Tensor, w: Tensor) -> Tensor:
         """What has the waves (u, w), (n, rank) and (n, dim − rank) → (n, dim)."""
         waves = torch.cat([u, w], 1)[:, self.place].reshape(-1, *self.shape)
-        with torch.autocast(waves.device.type, enabled=False):
+        with full_precision(waves):
             image = self.rows.mT @ waves @ self.columns
         if self.pixels:
             image = torch.where(self.taken, waves, image)
@@ -235,8 +253,8 @@ class FinestWaves(Bijection):
         return self.forward(x), -self.scale.log().sum().expand(x.shape[0])
 
     def extra_repr(self) -> str:
-        apart = "pixels" if self.taken else "waves"
-        return f"{self.shape}, rank={self.rank} {apart}, initialized={bool(self.initialized)}"
+        apart = "pixels" if say(self.taken) is True else "waves"
+        return f"{self.shape}, rank={self.rank} {apart}, initialized={say(self.initialized)}"
 
     def _apply(self, fn: Any, recurse: bool = True) -> FinestWaves:
         super()._apply(fn, recurse)
@@ -279,9 +297,10 @@ class FinestWaves(Bijection):
         return self.forward(x)
 
 
-def _cosines(n: int) -> Tensor:
+def _cosines(n: int, device: torch.device | None = None) -> Tensor:
     """The orthogonal cosine transform (DCT-II) of n numbers, (n, n) in float64."""
-    k, i = torch.arange(n, dtype=torch.float64)[:, None], torch.arange(n, dtype=torch.float64)
+    i = torch.arange(n, dtype=torch.float64, device=device)
+    k = i[:, None]
     matrix = torch.cos(math.pi / n * k * (i + 0.5)) * math.sqrt(2 / n)
     matrix[0] /= math.sqrt(2)
     return matrix
@@ -323,6 +342,11 @@ class OnPart(Bijection):
 
     def _initialize(self, x: Tensor) -> Tensor:
         return self._around(x, self.g._initialize(x[:, self.start : self.end]))
+
+    def _pull_back(self, z: Tensor, grad: Tensor, pull: Pull) -> tuple[Tensor, Tensor]:
+        part = slice(self.start, self.end)
+        x, inner = self.g._pull_back(z[:, part], grad[:, part], pull)
+        return self._around(z, x), self._around(grad, inner)
 
     def _around(self, x: Tensor, part: Tensor) -> Tensor:
         return torch.cat([x[:, : self.start], part, x[:, self.end :]], 1)

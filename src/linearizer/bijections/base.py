@@ -7,15 +7,16 @@ import copy
 import functools
 import math
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, nullcontext
 from itertools import pairwise
 from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from .reversible import run_reversibly
+from .reversible import Pull, apply_layer, is_ordinary, run_reversibly
 
-__all__ = ["Bijection", "Chain", "Flatten", "resized"]
+__all__ = ["Bijection", "Chain", "Flatten", "full_precision", "resized", "say"]
 
 Self = TypeVar("Self", bound="Bijection")
 
@@ -77,6 +78,11 @@ class Bijection(nn.Module, abc.ABC):
         Explicit and once: layers that are initialised already stay as they are.
         """
         x = data if isinstance(data, Tensor) else _gather(data, limit)
+        if x.is_meta:
+            raise ValueError(
+                f"{type(self).__name__}.initialize: expected data, got a tensor of the meta "
+                "device, which holds no numbers. Load weights (assign=True), or build g on a CPU."
+            )
         self._check(x, self.shape, "data")
         if x.shape[0] == 0 or not torch.isfinite(x).all():
             fault = "an empty batch" if x.shape[0] == 0 else "NaN or infinite values"
@@ -94,6 +100,24 @@ class Bijection(nn.Module, abc.ABC):
 
     def _initialize(self, x: Tensor) -> Tensor:
         return self(x)
+
+    def _pull_back(self, z: Tensor, grad: Tensor, pull: Pull) -> tuple[Tensor, Tensor]:
+        """The input that gave z, and its gradient from that of z, for ``Chain(save_memory=True)``.
+
+        Write it where one pass gives both, as in couplings. This one takes two: the input without
+        gradients, and the output of it with them.
+
+        Arguments:
+            z: What ``pull.call`` of this layer gave: z = g(x), or x = g⁻¹(z) for "inverse".
+            grad: Gradient of z.
+            pull: Collects the gradients of parameters.
+        """
+        with torch.no_grad():
+            x = apply_layer(self, z, pull.undo)[0].detach()
+        with torch.enable_grad():
+            outputs = apply_layer(self, x.requires_grad_(), pull.call)
+        (grad,) = pull.through(outputs, grad, [x], self.parameters())
+        return x.detach(), grad
 
     def _resized(self, shape: tuple[int, ...]) -> Bijection:
         """The same weights on another shape, for :func:`resized`; refused unless written."""
@@ -142,6 +166,16 @@ class Bijection(nn.Module, abc.ABC):
             )
 
 
+def full_precision(x: Tensor) -> AbstractContextManager[Any]:
+    """Where autocast is off; a tensor without numbers has none to switch off."""
+    return nullcontext() if x.is_meta else torch.autocast(x.device.type, enabled=False)
+
+
+def say(flag: Tensor) -> bool | str:
+    """A stored flag for people to read, also where it has no value."""
+    return "meta" if flag.is_meta else bool(flag)
+
+
 def _checking(method: Callable[..., Any], side: str) -> Callable[..., Any]:
     @functools.wraps(method)
     def checked(self: Bijection, x: Tensor) -> Any:
@@ -180,7 +214,8 @@ class Chain(Bijection):
         layers: Bijections whose shapes follow on each other.
         save_memory: Train with activation memory constant in depth: the backward pass recomputes
             the input of each layer from its output. Gradients agree to rounding; a step costs
-            about one more forward and inverse.
+            one more pass through the conditioners. Second derivatives, transforms of
+            ``torch.func`` and forward-mode derivatives are right, but keep every activation.
 
     Example:
         >>> g = Chain(Flatten((2, 2)), InvertibleLinear((4,)))
@@ -209,34 +244,37 @@ class Chain(Bijection):
         return len(self.layers)
 
     def forward(self, x: Tensor) -> Tensor:
-        if self._reversibly(x):
-            return run_reversibly(self.layers, x, "forward")[0]
-        for layer in self:
-            x = layer.forward(x)
-        return x
+        return self._run(x, "forward")[0]
 
     def inverse(self, z: Tensor) -> Tensor:
-        if self._reversibly(z):
-            return run_reversibly(self.layers, z, "inverse")[0]
-        for layer in reversed(list(self)):
-            z = layer.inverse(z)
-        return z
+        return self._run(z, "inverse")[0]
 
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        if self._reversibly(x):
-            return run_reversibly(self.layers, x, "with_log_det")
-        total = x.new_zeros(x.shape[0])
-        for layer in self:
-            x, log_det = layer.with_log_det(x)
-            total = total + log_det
-        return x, total
+        z, log_det = self._run(x, "with_log_det")
+        assert log_det is not None
+        return z, log_det
 
-    def _reversibly(self, x: Tensor) -> bool:
-        return (
+    def _run(self, x: Tensor, call: str) -> tuple[Tensor, Tensor | None]:
+        if (
             self.save_memory
             and torch.is_grad_enabled()
             and (x.requires_grad or any(p.requires_grad for p in self.parameters()))
-        )
+            and is_ordinary(x)
+        ):
+            return run_reversibly(self, x, call)
+        return self._plain(x, call)
+
+    def _plain(self, x: Tensor, call: str) -> tuple[Tensor, Tensor | None]:
+        total = None
+        for layer in reversed(list(self)) if call == "inverse" else self:
+            x, log_det = apply_layer(layer, x, call)
+            total = log_det if total is None or log_det is None else total + log_det
+        return x, total
+
+    def _pull_back(self, z: Tensor, grad: Tensor, pull: Pull) -> tuple[Tensor, Tensor]:
+        for layer in self if pull.call == "inverse" else reversed(list(self)):
+            z, grad = layer._pull_back(z, grad, pull)
+        return z, grad
 
     def _initialize(self, x: Tensor) -> Tensor:
         for layer in self:

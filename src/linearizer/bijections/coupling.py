@@ -2,6 +2,7 @@ r"""Couplings: half of the channels is transformed by a network of the other hal
 
 from __future__ import annotations
 
+import abc
 import copy
 
 import torch
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 from ..nets import refuse_mode_dependent
 from .base import Bijection
+from .reversible import Pull
 
 __all__ = ["AdditiveCoupling", "AffineCoupling"]
 
@@ -61,6 +63,8 @@ class _Coupling(Bijection):
                 f"{name}: the conditioner must take (batch, {inputs}, …) to (batch, "
                 f"{expected[1]}, …), here {expected}, but it gives {tuple(got.shape)}."
             )
+        if like.is_meta:  # there are no numbers to compare
+            return
         # Dropout may hide in a function call. A copy with moved weights shows it, as last layers
         # often start at zero.
         copied, generator = copy.deepcopy(self.conditioner), torch.Generator().manual_seed(0)
@@ -100,10 +104,61 @@ class _Coupling(Bijection):
         return (first, second) if self.transform == "first" else (second, first)
 
     def _condition(self, kept: Tensor) -> Tensor:
-        # Convolutions run faster on channels_last, element-wise arithmetic on planes.
-        if kept.ndim == 4:
-            kept = kept.contiguous(memory_format=torch.channels_last)
-        return self.conditioner(kept).to(kept.dtype).contiguous()
+        # In planes: on channels_last convolutions gain less than GroupNorm loses, and its backward
+        # pass in low precision can crash.
+        if torch._C._are_functorch_transforms_active():  # vmap takes views for contiguous
+            kept = kept.clone(memory_format=torch.contiguous_format)
+        return self.conditioner(kept.contiguous()).to(kept.dtype).contiguous()
+
+    @abc.abstractmethod
+    def _given(self, kept: Tensor) -> tuple[Tensor, ...]:
+        """What the conditioner says of the kept half: the shift, and the log-scale if any."""
+
+    @abc.abstractmethod
+    def _change(self, changed: Tensor, *given: Tensor) -> Tensor:
+        """The other half of z, from that of x."""
+
+    @abc.abstractmethod
+    def _restore(self, changed: Tensor, *given: Tensor) -> Tensor:
+        """The other half of x, from that of z."""
+
+    @abc.abstractmethod
+    def _log_det(self, *given: Tensor) -> Tensor:
+        """Of each sample, (batch,)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        changed, kept = self._halves(x)
+        return self._join(self._change(changed, *self._given(kept)), kept)
+
+    def inverse(self, z: Tensor) -> Tensor:
+        changed, kept = self._halves(z)
+        return self._join(self._restore(changed, *self._given(kept)), kept)
+
+    def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        changed, kept = self._halves(x)
+        given = self._given(kept)
+        return self._join(self._change(changed, *given), kept), self._log_det(*given)
+
+    def _pull_back(self, z: Tensor, grad: Tensor, pull: Pull) -> tuple[Tensor, Tensor]:
+        # The kept half is the same before and after, so one pass of the conditioner both recovers
+        # the other half and carries its gradient.
+        changed, kept = self._halves(z)
+        kept = kept.detach().requires_grad_()
+        do, undo = self._change, self._restore
+        if pull.call == "inverse":
+            do, undo = undo, do
+        with torch.enable_grad():
+            given = self._given(kept)
+        with torch.no_grad():
+            before = undo(changed, *given).requires_grad_()
+        with torch.enable_grad():
+            after = do(before, *given)
+            log_det = self._log_det(*given) if pull.call == "with_log_det" else None
+        direct, through = self._halves(grad)
+        direct, aside = pull.through(
+            (after, log_det), direct, [before, kept], self.conditioner.parameters()
+        )
+        return self._join(before.detach(), kept.detach()), self._join(direct, through + aside)
 
     def _join(self, changed: Tensor, kept: Tensor) -> Tensor:
         pair = (changed, kept) if self.transform == "first" else (kept, changed)
@@ -122,16 +177,17 @@ class AdditiveCoupling(_Coupling):
 
     parts = 1
 
-    def forward(self, x: Tensor) -> Tensor:
-        changed, kept = self._halves(x)
-        return self._join(changed + self._condition(kept), kept)
+    def _given(self, kept: Tensor) -> tuple[Tensor, ...]:
+        return (self._condition(kept),)
 
-    def inverse(self, z: Tensor) -> Tensor:
-        changed, kept = self._halves(z)
-        return self._join(changed - self._condition(kept), kept)
+    def _change(self, changed: Tensor, *given: Tensor) -> Tensor:
+        return changed + given[0]
 
-    def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.forward(x), x.new_zeros(x.shape[0])
+    def _restore(self, changed: Tensor, *given: Tensor) -> Tensor:
+        return changed - given[0]
+
+    def _log_det(self, *given: Tensor) -> Tensor:
+        return given[0].new_zeros(given[0].shape[0])
 
 
 class AffineCoupling(_Coupling):
@@ -165,23 +221,18 @@ class AffineCoupling(_Coupling):
             raise ValueError(f"AffineCoupling: expected max_log_scale > 0, got {max_log_scale}.")
         self.max_log_scale = float(max_log_scale)
 
-    def _shift_and_log_scale(self, kept: Tensor) -> tuple[Tensor, Tensor]:
+    def _given(self, kept: Tensor) -> tuple[Tensor, ...]:
         shift, raw = self._condition(kept).chunk(2, 1)
         c = self.max_log_scale
         return shift, torch.tanh(raw) if c == 1 else c * torch.tanh(raw / c)
 
-    def forward(self, x: Tensor) -> Tensor:
-        changed, kept = self._halves(x)
-        shift, log_scale = self._shift_and_log_scale(kept)
-        return self._join(torch.addcmul(shift, changed, log_scale.exp()), kept)
+    def _change(self, changed: Tensor, *given: Tensor) -> Tensor:
+        shift, log_scale = given
+        return torch.addcmul(shift, changed, log_scale.exp())
 
-    def inverse(self, z: Tensor) -> Tensor:
-        changed, kept = self._halves(z)
-        shift, log_scale = self._shift_and_log_scale(kept)
-        return self._join((changed - shift) * torch.exp(-log_scale), kept)
+    def _restore(self, changed: Tensor, *given: Tensor) -> Tensor:
+        shift, log_scale = given
+        return (changed - shift) * torch.exp(-log_scale)
 
-    def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        changed, kept = self._halves(x)
-        shift, log_scale = self._shift_and_log_scale(kept)
-        z = self._join(torch.addcmul(shift, changed, log_scale.exp()), kept)
-        return z, log_scale.flatten(1).sum(1)
+    def _log_det(self, *given: Tensor) -> Tensor:
+        return given[1].flatten(1).sum(1)

@@ -8,7 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .base import Bijection
+from .base import Bijection, full_precision, say
 
 __all__ = ["ActNorm", "Conv1x1", "InvertibleLinear"]
 
@@ -45,7 +45,7 @@ class ActNorm(Bijection):
         return self.forward(x), log_det.expand(x.shape[0])
 
     def extra_repr(self) -> str:
-        return f"{self.shape}, initialized={bool(self.initialized)}"
+        return f"{self.shape}, initialized={say(self.initialized)}"
 
     def _resized(self, shape: tuple[int, ...]) -> Bijection:
         return self._twin(shape)
@@ -113,21 +113,24 @@ class InvertibleLinear(Bijection):
         return (lower @ upper)[self.permutation]
 
     def forward(self, x: Tensor) -> Tensor:
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x):
             return _mix(self.weight(), x)
 
     def inverse(self, z: Tensor) -> Tensor:
-        with torch.autocast(z.device.type, enabled=False):
+        with full_precision(z):
             lower, upper, _ = self._factors()
+            dtype = torch.float32 if z.dtype.itemsize < 4 else z.dtype  # which torch can solve in
+            lower, upper = lower.to(dtype), upper.to(dtype)
             # W x = z: undo P, then two triangular solves.
             columns = (
-                z.movedim(1, 0).flatten(1)
+                z.movedim(1, 0).flatten(1).to(dtype)
                 if len(self.shape) == 1
-                else torch.eye(len(lower), dtype=z.dtype, device=z.device)
+                else torch.eye(len(lower), dtype=dtype, device=z.device)
             )
             columns = columns[self.permutation.argsort()]
             columns = torch.linalg.solve_triangular(lower, columns, upper=False, unitriangular=True)
             columns = torch.linalg.solve_triangular(upper, columns, upper=True)
+            columns = columns.to(z.dtype)
             return columns.mT if len(self.shape) == 1 else _mix(columns, z)
 
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,14 +8,14 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from .base import Bijection
+from .base import Bijection, full_precision, say
 
 __all__ = ["LevelAndWaves", "Monotone", "Swap", "cosines"]
 
 
-def cosines(n: int) -> Tensor:
+def cosines(n: int, device: torch.device | None = None) -> Tensor:
     """The orthonormal cosine transform (DCT-II) as a matrix, (frequency, step), in float64."""
-    k = torch.arange(n, dtype=torch.float64)
+    k = torch.arange(n, dtype=torch.float64, device=device)
     waves = torch.cos(math.pi / n * k[:, None] * (k + 0.5)) * (2.0 / n) ** 0.5
     waves[0] /= 2.0**0.5
     return waves
@@ -63,7 +63,7 @@ class LevelAndWaves(Bijection):
 
     def raw(self, x: Tensor) -> Tensor:
         """Level and waves as they are, (n, steps, channels)."""
-        with torch.autocast(x.device.type, enabled=False):
+        with full_precision(x):
             waves = self.waves @ (x[:, 1:] - x[:, :-1])
         z = torch.cat([x[:, -1:], waves], 1)
         return z[:, self.order] if self.constant else z
@@ -74,7 +74,7 @@ class LevelAndWaves(Bijection):
     def inverse(self, z: Tensor) -> Tensor:
         z = z * self.scale + self.mean
         z = z[:, self.back] if self.constant else z
-        with torch.autocast(z.device.type, enabled=False):
+        with full_precision(z):
             steps = self.waves.mT @ z[:, 1:]
         # x_i = x_last − Σ_{j>i} Δx_j
         before = z[:, :1] - steps.flip(1).cumsum(1).flip(1)
@@ -107,8 +107,13 @@ class LevelAndWaves(Bijection):
             self.waves.copy_(cosines(len(self.waves)))  # orthonormal in the precision it has now
         return self
 
+    def _load_from_state_dict(self, *args: Any) -> None:
+        super()._load_from_state_dict(*args)
+        if self.waves.is_meta and not self.mean.is_meta:  # assigned to a layer without numbers
+            self.waves = cosines(len(self.waves), self.mean.device).to(self.mean.dtype)
+
     def extra_repr(self) -> str:
-        return f"{self.shape}, constant={self.constant}, initialized={bool(self.initialized)}"
+        return f"{self.shape}, constant={self.constant}, initialized={say(self.initialized)}"
 
 
 class Monotone(Bijection):
@@ -149,7 +154,8 @@ class Monotone(Bijection):
         self.max_log_slope = max_log_slope
         channels = self.shape[1]
         self.register_buffer("knots", torch.linspace(low, high, knots))
-        self.below = int((self.knots <= 0).sum()) - 1  # the last knot up to 0
+        at = torch.linspace(low, high, knots, device="cpu")
+        self.below = int((at <= 0).sum()) - 1  # the last knot up to 0
         self.raw = nn.Parameter(torch.zeros(channels, knots + 1))
         self.shift = nn.Parameter(torch.zeros(channels))
 

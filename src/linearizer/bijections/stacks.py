@@ -3,6 +3,7 @@ r"""Ready-made g: the paper's two image stacks, and one for vectors."""
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Integral
 
 import torch
 from torch import Tensor, nn
@@ -354,7 +355,7 @@ def encoder(
     _image("encoder", shape)
     if not isinstance(net, nn.Module) and net not in ("conv", "residual"):
         raise ValueError(f'encoder: expected net "conv", "residual" or a module, got {net!r}.')
-    if not isinstance(extra, int) or extra < 0:
+    if not isinstance(extra, Integral) or extra < 0:
         raise ValueError(f"encoder: expected extra to be a whole number ≥ 0, got {extra!r}.")
     rank = outputs + extra
     waves = FinestWaves(shape, rank, spread, pixels)
@@ -427,5 +428,5 @@ def _image(where: str, shape: tuple[int, ...]) -> None:
 
 def _positive(where: str, **counts: int) -> None:
     for name, value in counts.items():
-        if not isinstance(value, int) or value < 1:
+        if not isinstance(value, Integral) or isinstance(value, bool) or value < 1:
             raise ValueError(f"{where}: expected {name} to be a whole number ≥ 1, got {value!r}.")
