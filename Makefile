@@ -36,7 +36,7 @@ browser: .venv/.installed-dev
 		npm install --silent --no-save --no-audit --no-fund --prefix .venv/node axe-core@$(AXE) || true; fi
 
 benchmarks: .venv/.installed-dev
-	for name in memory_depth structured_operators glow_step training_loop readme_table; do \
+	for name in memory_depth structured_operators algebra_overhead glow_step training_loop readme_table; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
 
 .venv/.installed: pyproject.toml constraints.txt

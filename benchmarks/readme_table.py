@@ -120,8 +120,8 @@ def rows() -> list[tuple[str, str, str]]:
             + " and ".join(str(c["hidden"]) for c in glow)
             + " channels",
             "`python benchmarks/glow_step.py`",
-            f"FrEIA {ratios['FrEIA']}, normflows {ratios['normflows']}: equal within noise, since "
-            "the same conditioner dominates all three",
+            f"FrEIA {ratios['FrEIA']}, normflows {ratios['normflows']}; the conditioners alone, the "
+            f"same in all three, {ratios['conditioners alone']}",
         ),
         (
             "`fit`, the training loop, over a bare hand-written one; a training step of MNIST over "
@@ -203,8 +203,14 @@ def peers_table() -> str:
         lines.append(
             f"| training step of a glow of {case['blocks']} blocks, {case['hidden']} channels, on "
             f"64 grey images of 32×32 | {took['linearizer']} | FrEIA {took['FrEIA']}, normflows "
-            f"{took['normflows']} | `python benchmarks/glow_step.py` |"
+            f"{took['normflows']}, the conditioners alone {took['conditioners alone']} | "
+            "`python benchmarks/glow_step.py` |"
         )
+    lines += [
+        f"| {name} | {row['ours_us']:,.0f} µs | {row['by_hand_us']:,.0f} µs | "
+        "`python benchmarks/algebra_overhead.py` |"
+        for name, row in read("algebra_overhead")["rows"].items()
+    ]
     unet, short = read("unet_flow")["fid"], read("short_flow")["fid"]
     fids = ", ".join(f"{unet[n]:.3g} in {n}" for n in ("1", "10", "100"))
     lines += [
