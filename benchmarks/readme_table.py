@@ -35,7 +35,7 @@ def rows() -> list[tuple[str, str, str]]:
     ]
     ratios = {
         name: " and ".join(f"{c['rows'][name]['time_over_ours']:.2f}×" for c in glow)
-        for name in ("FrEIA", "normflows", "linearizer, save_memory")
+        for name in glow[0]["rows"]
     }
     return [
         (
@@ -120,8 +120,8 @@ def rows() -> list[tuple[str, str, str]]:
             + " and ".join(str(c["hidden"]) for c in glow)
             + " channels",
             "`python benchmarks/glow_step.py`",
-            f"FrEIA {ratios['FrEIA']}, normflows {ratios['normflows']}; the conditioners alone, the "
-            f"same in all three, {ratios['conditioners alone']}",
+            f"FrEIA {ratios['FrEIA']}, normflows {ratios['normflows']}; the conditioners alone, "
+            f"the same in all three, {ratios['conditioners alone']}",
         ),
         (
             "`fit`, the training loop, over a bare hand-written one; a training step of MNIST over "
