@@ -6,7 +6,7 @@ PYTHON ?= python3
 BIN = .venv/bin
 INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
 
-.PHONY: quickstart studio test lint docs browser benchmarks clean
+.PHONY: quickstart studio test lint docs browser benchmarks reproduce clean
 AXE = 4.14.0
 
 quickstart: .venv/.installed
@@ -35,14 +35,19 @@ browser: .venv/.installed-dev
 	@if command -v npm >/dev/null && [ ! -f .venv/node/node_modules/axe-core/axe.min.js ]; then \
 		npm install --silent --no-save --no-audit --no-fund --prefix .venv/node axe-core@$(AXE) || true; fi
 
+# Speed and memory; the last one writes the tables of the documents.
 benchmarks: .venv/.installed-dev
 	for name in memory_depth structured_operators algebra_overhead glow_step training_loop readme_table; do \
 		$(BIN)/python benchmarks/$$name.py || exit 1; done
 
+# The paper's experiments again, training included: some hours; the same command goes on after a stop.
+reproduce: .venv/.installed-dev
+	$(BIN)/python -m paper all
+
 .venv/.installed: pyproject.toml constraints.txt
 	@echo "installing into .venv (a minute or two)"
 	$(PYTHON) -m venv .venv
-	$(INSTALL) -e .
+	$(INSTALL) -e ".[studio,tensorboard]"
 	touch $@
 
 .venv/.installed-dev: .venv/.installed

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 import linearizer as lz
+from linearizer.apps import registry
 
 
 @pytest.fixture(autouse=True)
@@ -14,3 +15,4 @@ def names_of_the_examples(doctest_namespace):
     doctest_namespace.update(Space=lz.Space, Linearizer=lz.Linearizer)
     yield
     torch.set_default_dtype(dtype)
+    registry._registered.clear()  # applications that an example has loaded from a file

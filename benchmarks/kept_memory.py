@@ -20,21 +20,22 @@ from common import write
 RUNS = {
     "projector, MNIST": ("projector", "mnist", 16),
     "flow, MNIST": ("flow", "mnist", 40),
-    "distilled encoder, dSprites": ("disentangle", "dsprites", 40),
+    "distilled encoder, dSprites": ("distill", "dsprites", 40),
 }
 TURNS = 2
 
 
-def one(app: str, preset: str, steps: int) -> None:
+def measure(app: str, preset: str, steps: int) -> None:
     """Print CPU seconds, page faults and MiB of some steps, after as many to begin with."""
-    from linearizer import runs
-    from linearizer.training import Training
+    from linearizer.runs.execute import execute
+    from linearizer.runs.plan import make_plan
+    from linearizer.training.loop import Training
 
     def usage() -> resource.struct_rusage:
         return resource.getrusage(resource.RUSAGE_SELF)
 
     seen = []
-    step = runs.plan(app, preset=preset).app.loss
+    step = make_plan(app, preset=preset).app.loss
 
     def loss(model, batch, draw):  # type: ignore[no-untyped-def]
         seen.append(usage())
@@ -42,13 +43,13 @@ def one(app: str, preset: str, steps: int) -> None:
 
     flags = {"training": {"steps": 2 * steps, "validate_every": 0, "tensorboard": False,
                           "checkpoint_every": 10**6}}  # fmt: skip
-    plan = runs.plan(app, preset=preset, flags=flags)
+    plan = make_plan(app, preset=preset, flags=flags)
     assert isinstance(plan.training, Training)
     object.__setattr__(plan.app, "loss", loss)
-    object.__setattr__(plan.app, "refine", None)
+    object.__setattr__(plan.app, "stages", ())
     object.__setattr__(plan.app, "finish", None)
     with tempfile.TemporaryDirectory() as folder:
-        runs.execute(plan, Path(folder) / "run", progress=False)
+        execute(plan, Path(folder) / "run", progress=False)
     a, b = seen[steps], seen[2 * steps - 1]
     spent = (b.ru_utime + b.ru_stime - a.ru_utime - a.ru_stime) / (steps - 1)
     print("measured", spent, (b.ru_minflt - a.ru_minflt) / (steps - 1), usage().ru_maxrss / 1024)
@@ -83,6 +84,6 @@ def main() -> None:
 
 if __name__ == "__main__":
     if len(sys.argv) > 1:
-        one(sys.argv[1], sys.argv[2], int(sys.argv[3]))
+        measure(sys.argv[1], sys.argv[2], int(sys.argv[3]))
     else:
         main()

@@ -21,10 +21,10 @@ import torch
 from common import write
 
 from linearizer import data
-from linearizer.apps import attributes
-from linearizer.checkpoint import read_metrics
-from linearizer.draws import Draw, Order
-from linearizer.training import Training, fit
+from linearizer.apps.attributes import model as attributes
+from linearizer.training.checkpoint import read_metrics
+from linearizer.training.draws import Draw, Order
+from linearizer.training.loop import Training, fit
 
 BATCH, STEPS, TURNS = 256, 20, 7
 

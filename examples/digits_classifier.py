@@ -18,9 +18,11 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from linearizer import Linearizer, data, load, runs
+from linearizer import Linearizer, data, load
 from linearizer.data import Images
-from linearizer.pictures import image_grid
+from linearizer.runs.execute import execute
+from linearizer.runs.pictures import image_grid
+from linearizer.runs.plan import make_plan
 
 
 class Digits(NamedTuple):
@@ -45,7 +47,7 @@ def run(out: Path, steps: int = 1000, seed: int = 0) -> Tour:
     folder = out / "run"
     shutil.rmtree(folder, ignore_errors=True)  # of an earlier tour
     flags = {"training": {"steps": steps, "seed": seed}}
-    result = runs.execute(runs.plan("attributes", flags=flags), folder)
+    result = execute(make_plan("attributes", flags=flags), folder)
     numbers = {"training_seconds": result.seconds, "steps": float(steps)}
     f = load(folder)()
     sets = data.load("digits")

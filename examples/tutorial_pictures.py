@@ -18,7 +18,7 @@ from matplotlib.figure import Figure
 from PIL import Image
 from torch import Tensor
 
-from linearizer.pictures import image_grid
+from linearizer.runs.pictures import image_grid
 
 PAGES = Path(__file__).parent.parent / "docs" / "tutorials"
 TEAL, RED, GREY = "#00897b", "#c62828", "#9e9e9e"
@@ -158,12 +158,19 @@ def network(folder: Path) -> None:
     )
 
 
+def application(folder: Path) -> None:
+    p = run("6-your-own-application")
+    rows = [r[:12] for r in (p.half, p.filled, p.whole)]
+    image_grid(folder / "tutorial-inpaint.png", rows, ["x", "f(x)", "whole"], cell=0.6)
+
+
 DRAWN: dict[str, Callable[[Path], None]] = {
     "1-algebra": algebra,
     "2-one-step-flow": flow,
     "3-projector-and-styles": projector_and_styles,
     "4-forecast-and-dynamics": forecast_and_dynamics,
     "5-your-own-network": network,
+    "6-your-own-application": application,
 }
 
 

@@ -14,9 +14,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from ..data import Trajectories
-from ..draws import Draw
-from ..nets import MLP
+from linearizer.data import Trajectories
+from linearizer.nets import MLP
+from linearizer.training.draws import Draw
 
 __all__ = [
     "EDMD",

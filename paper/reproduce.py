@@ -1,7 +1,7 @@
 r"""The paper's experiments again: train, measure, and write the page that compares them.
 
 What is done is kept: runs resume, and the JSON of each evaluation lies in the folder, in the same
-shape as in ``benchmarks``, so that :func:`linearizer.results.page` makes the page of either.
+shape as in ``benchmarks``, so that :func:`paper.pages.make_page` makes the page of either.
 """
 
 from __future__ import annotations
@@ -9,131 +9,28 @@ from __future__ import annotations
 import contextlib
 import json
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
-from . import evaluation, runs
-from .checkpoint import atomic
-from .evaluation.tables import Say, machine, rounded
-from .reporting import evaluation_page, run_page
-from .results import EXPERIMENTS, counted, gathered, page, sections
-from .settings import did_you_mean
+from linearizer.apps.base import Say
+from linearizer.report.runs import try_evaluation_report, try_run_report
+from linearizer.runs.evaluate import round_numbers
+from linearizer.runs.execute import execute
+from linearizer.runs.plan import Plan, make_plan
+from linearizer.training.checkpoint import atomic
+from linearizer.training.settings import did_you_mean
 
-__all__ = ["SCALES", "Recipe", "Scale", "compare", "reproduce"]
+from .claims import count_verdicts
+from .experiment import FOLDER, Experiment, Recipe, machine, write_json
+from .pages import EXPERIMENTS, make_page, make_sections, read_folder
+
+__all__ = ["SCALES", "compare", "plan_recipe", "reproduce", "verify"]
 
 STATE, PAGE = "state.json", "results.md"
-STYLES = "candy,mosaic,rain_princess,udnie"
-#: (run, folder of results, data root, say, minutes of its training) ↦ the evaluation
-Measure = Callable[[Path, Path, Path | None, Say, float], dict[str, Any]]
-
-
-class Recipe(NamedTuple):
-    """One run: an app's preset with some flags, and how it is measured."""
-
-    name: str
-    app: str
-    preset: str | None
-    flags: Mapping[str, Mapping[str, Any]]
-    measure: Measure
-
-
-class Scale(NamedTuple):
-    """How large the experiments are."""
-
-    #: Runs of each experiment that has some of its own.
-    recipes: Mapping[str, Sequence[Recipe]]
-    #: Settings of the two evaluations that train what they need.
-    weather: Mapping[str, Any]
-    disentangle: Mapping[str, Any]
-    #: Steps of every training where they are not the presets'.
-    steps: int | None = None
-
-
-# -- scales --------------------------------------------------------------------------------
-
-
-def _flow(samples: int) -> Measure:
-    return lambda run, out, root, say, minutes: evaluation.flow(run, samples, out, root, say)
-
-
-def _style(photos: int) -> Measure:
-    return lambda run, out, root, say, minutes: evaluation.style(run, out, photos, root, say)
-
-
-def _projector(run: Path, out: Path, root: Path | None, say: Say, minutes: float) -> dict[str, Any]:
-    return evaluation.projector(run, out, root, say)
-
-
-def _attributes(
-    run: Path, out: Path, root: Path | None, say: Say, minutes: float
-) -> dict[str, Any]:
-    """Beside a ResNet-18 that is trained for as long."""
-    return evaluation.attributes(run, out, root, say, minutes)
-
-
-def _accuracy(run: Path, out: Path, root: Path | None, say: Say, minutes: float) -> dict[str, Any]:
-    return evaluation.attributes(run, out, root, say)
-
-
-_MNIST, _CELEBA = {"data": {"name": "mnist", "size": 32}}, {"data": {"name": "celeba", "size": 64}}
-
-SCALES = {
-    "here": Scale(
-        {
-            "flow": (
-                Recipe("mnist-flow", "flow", "mnist", {}, _flow(10_000)),
-                Recipe("celeba-flow", "flow", "celeba", {}, _flow(1_000)),
-            ),
-            "projector": (
-                Recipe("mnist-projector", "projector", "mnist", {}, _projector),
-                Recipe("projector-paper", "projector", "paper", _MNIST, _projector),
-            ),
-            "style": (Recipe("styles", "style", None, {"data": {"styles": STYLES}}, _style(200)),),
-            "attributes": (Recipe("celeba-attributes", "attributes", "celeba", {}, _attributes),),
-        },
-        weather={"minutes": 2.0},
-        disentangle={"seeds": 10},
-    ),
-    "paper": Scale(
-        {
-            "flow": (
-                Recipe("mnist-flow", "flow", "paper", _MNIST, _flow(10_000)),
-                Recipe("celeba-flow", "flow", "paper", _CELEBA, _flow(10_000)),
-            ),
-            "projector": (Recipe("projector-paper", "projector", "paper", _MNIST, _projector),),
-            "style": (
-                Recipe("styles", "style", "paper", {"data": {"styles": STYLES}}, _style(200)),
-            ),
-            "attributes": (Recipe("celeba-attributes", "attributes", "celeba", {}, _attributes),),
-        },
-        weather={"minutes": 60.0},
-        disentangle={"seeds": 10, "distillations": 3},
-    ),
-    # Whether the whole way works; its numbers say nothing.
-    "tiny": Scale(
-        {
-            "flow": (Recipe("digits-flow", "flow", "digits", {}, _flow(100)),),
-            "projector": (Recipe("digits-projector", "projector", "digits", {}, _projector),),
-            "style": (
-                Recipe("styles", "style", None,
-                       {"data": {"styles": STYLES, "size": 32}, "model": {"hidden": 4},
-                        "training": {"batch": 2}}, _style(1)),
-            ),
-            "attributes": (
-                Recipe("digits-attributes", "attributes", None,
-                       {"data": {"name": "digits"}, "model": {"blocks": 2, "hidden": 16}},
-                       _accuracy),
-            ),
-        },
-        weather={"horizons": "96", "rows": "last value,strict", "minutes": 0.01},
-        disentangle={"seeds": 1},
-        steps=60,
-    ),
-}  # fmt: skip
-
-
-# -- all of it -----------------------------------------------------------------------------
+#: How large experiments are, with the steps of every training where they are not the presets'. Of
+#: "tiny" the numbers say nothing: it tells whether the whole way works.
+SCALES: dict[str, int | None] = {"here": None, "paper": None, "tiny": 60}
 
 
 def reproduce(
@@ -163,33 +60,23 @@ def reproduce(
     chosen = list(EXPERIMENTS) if "all" in names or not names else list(dict.fromkeys(names))
     for name in chosen:
         if name not in EXPERIMENTS:
-            known = [*EXPERIMENTS, "all"]
-            raise ValueError(
-                f"reproduce: there is no experiment {name!r}. {did_you_mean(name, known)}"
-            )
+            known = did_you_mean(name, [*EXPERIMENTS, "all"])
+            raise ValueError(f"reproduce: there is no experiment {name!r}. {known}")
     if int(os.environ.get("WORLD_SIZE", "1")) > 1:
         raise ValueError("reproduce: expected one process, got several. Start it without torchrun.")
     folder = folder or Path("runs") / ("reproduce" if scale == "here" else f"reproduce-{scale}")
     if out is not None:
-        _writable(out)
+        _require_file(out)
     work = _Work(folder, scale, steps, root, say, progress)
-    todo = [(name, part) for name in chosen for part in work.parts(name)]
     try:
-        for i, (name, part) in enumerate(todo):
-            work.place = f"[{i + 1}/{len(todo)}] {part}"
-            try:
-                work.do(name, part)
-            except (ValueError, OSError) as problem:  # data that are not here, say
-                work.trouble(part, str(problem))
-            except Exception as problem:  # whatever it is, the other parts can be done
-                work.trouble(part, f"{type(problem).__name__}: {' '.join(str(problem).split())}")
+        work.do_all(chosen)
     except BaseException:  # Ctrl-C: the page of what is done, and then it stops
         with contextlib.suppress(Exception):
             compare(folder, out)
         raise
-    result: dict[str, Any] = {"verdicts": counted([]), "files": []}
+    result: dict[str, Any] = {"verdicts": count_verdicts([]), "files": []}
     try:
-        if _experiments(gathered(folder)) or not work.problems:
+        if _measured(read_folder(folder)) or not work.problems:
             result = compare(folder, out)
     except (ValueError, OSError) as problem:
         work.problems["page"] = str(problem)
@@ -204,42 +91,60 @@ def compare(folder: Path, out: Path | None = None) -> dict[str, Any]:
     """
     if not folder.is_dir():
         raise ValueError(f"reproduce: expected a folder of measured JSON, but {folder} is none.")
-    found = gathered(folder)
-    there = _experiments(found)
+    found = read_folder(folder)
+    there = _measured(found)
     if not there:
         raise ValueError(f"reproduce: {folder} holds no measured JSON, such as flow.json.")
     if out is None:
         docs, tiny = Path("docs"), found.get("state", {}).get("scale") == "tiny"
         whole = there == list(EXPERIMENTS) and docs.is_dir() and not tiny
         out = (docs if whole else folder) / PAGE
-    _writable(out)
+    _require_file(out)
     out.parent.mkdir(parents=True, exist_ok=True)
     with atomic(out) as part:
-        part.write_text(page(found, folder.as_posix()), encoding="utf-8")
-    claims = [c for section in sections(found) for c in section.claims]
-    return {"verdicts": counted(claims), "files": [str(out)]}
+        part.write_text(make_page(found, folder.as_posix()), encoding="utf-8")
+    claims = [claim for section in make_sections(found) for claim in section.claims]
+    return {"verdicts": count_verdicts(claims), "files": [str(out)]}
 
 
-def _experiments(found: Mapping[str, Any]) -> list[str]:
-    """Those of which something is measured."""
-    return [s.name for s in sections(found) if s.claims and s.name in EXPERIMENTS]
+def verify(folder: Path) -> dict[str, Any]:
+    """The numbers of a reproduction beside the committed ones, experiment by experiment."""
+    known = {c.what: c.ours for s in make_sections(read_folder(FOLDER)) for c in s.claims}
+    found = read_folder(folder)
+    if "state" not in found or "shipped" not in found:
+        raise ValueError(f"{folder}: expected a folder that `python -m paper` has filled.")
+    rows = {
+        section.name: {
+            claim.what: {"reproduced": claim.ours, "committed": known.get(claim.what)}
+            for claim in section.claims
+        }
+        for section in make_sections(found)
+        if section.claims and section.name in found["state"]["commands"]
+    }
+    minutes = {name: run["minutes"] for name, run in found["shipped"].items()}
+    return {"done": found["state"]["done"], "training_minutes": minutes, "rows": rows}
 
 
-def _writable(out: Path) -> None:
+def _measured(found: Mapping[str, Any]) -> list[str]:
+    """Names of the experiments of which something is measured."""
+    return [s.name for s in make_sections(found) if s.claims and s.name in EXPERIMENTS]
+
+
+def _require_file(out: Path) -> None:
     if out.is_dir():
         raise ValueError(f"reproduce: expected a file for the page, but {out} is a folder.")
 
 
-def _planned(recipe: Recipe, steps: int | None) -> runs.Plan:
+def plan_recipe(recipe: Recipe, steps: int | None) -> Plan:
     """The preset with its flags, and with as many steps as are given, also in a second stage."""
     flags = {k: dict(v) for k, v in recipe.flags.items()}
     if steps is not None:
         few = {"steps": steps, "checkpoint_every": max(1, steps // 5)}
         flags["training"] = {**flags.get("training", {}), **few}
-        usual = runs.plan(recipe.app, preset=recipe.preset, flags=flags)
+        usual = make_plan(recipe.app, preset=recipe.preset, flags=flags)
         if getattr(usual.app.Config(**usual.model), "refine", 0):
             flags["model"] = {**flags.get("model", {}), "refine": steps}
-    return runs.plan(recipe.app, preset=recipe.preset, flags=flags)
+    return make_plan(recipe.app, preset=recipe.preset, flags=flags)
 
 
 class _Work:
@@ -256,8 +161,8 @@ class _Work:
     ) -> None:
         if folder.exists() and not folder.is_dir():
             raise ValueError(f"reproduce: expected a folder, but {folder} is a file.")
-        self.folder, self.scale, self.root = folder, SCALES[scale], root
-        self.steps = steps or self.scale.steps
+        self.folder, self.scale, self.root = folder, scale, root
+        self.steps = steps or SCALES[scale]
         self.tell, self.progress, self.place = say, progress, ""
         self.problems: dict[str, str] = {}
         before = self._read(STATE)
@@ -270,89 +175,90 @@ class _Work:
                 )
         self.done: list[str] = before.get("done", [])
         folder.mkdir(parents=True, exist_ok=True)
-        self._state()
+        self._write_state()
 
     def say(self, text: str) -> None:
         self.tell(f"{self.place}: {text}")
 
-    def parts(self, name: str) -> list[str]:
-        """The runs of an experiment; or itself, where the evaluation trains what it needs."""
-        return [recipe.name for recipe in self.scale.recipes.get(name, ())] or [name]
+    def do_all(self, names: Sequence[str]) -> None:
+        """Do the parts of these experiments; what one of them fails at leaves the others."""
+        todo = [(EXPERIMENTS[name], part) for name in names for part in self._parts(name)]
+        for i, (experiment, part) in enumerate(todo):
+            self.place = f"[{i + 1}/{len(todo)}] {part}"
+            try:
+                self.do(experiment, part)
+            except (ValueError, OSError) as problem:  # data that are not here, say
+                self._note_problem(part, str(problem))
+            except Exception as problem:  # whatever it is, the other parts can be done
+                words = " ".join(str(problem).split())
+                self._note_problem(part, f"{type(problem).__name__}: {words}")
 
-    def do(self, name: str, part: str) -> None:
-        (file,) = EXPERIMENTS[name].files
-        whole = name in ("weather", "disentangle")  # one table, not one of each part
-        before = self._read(f"{file}.json")
-        if f"{part} measured" in self.done and ("rows" if whole else part) in before:
+    def _parts(self, name: str) -> list[str]:
+        """The runs of an experiment; or itself, where one table trains what it needs."""
+        recipes = EXPERIMENTS[name].recipes.get(self.scale, ())
+        return [recipe.name for recipe in recipes] or [name]
+
+    def do(self, experiment: Experiment, part: str) -> None:
+        """Train and measure one part, unless it is done."""
+        file = f"{experiment.file}.json"
+        key = part if experiment.table is None else "rows"
+        before = self._read(file)  # a broken file is said before anything is trained
+        if f"{part} measured" in self.done and key in before:
             self.say("done before")
             return
-        if name == "weather":
-            row = evaluation.weather(
-                **self.scale.weather, out=self.folder / "weather", root=self.root, say=self.say,
-                steps=self.steps,
-            )  # fmt: skip
-            for errors in (e for rows in row["rows"].values() for e in rows.values()):
-                by_step = errors.pop("mse_by_step")
-                errors["mse_first_step"], errors["mse_last_step"] = by_step[0], by_step[-1]
-        elif name == "disentangle":
-            row = evaluation.disentanglement(
-                **self.scale.disentangle, out=self.folder / "disentanglement", root=self.root,
-                say=self.say, steps=self.steps,
-            )  # fmt: skip
+        if experiment.table is None:
+            recipe = next(r for r in experiment.recipes[self.scale] if r.name == part)
+            row = self._train_and_measure(recipe)
         else:
-            recipe = next(r for r in self.scale.recipes[name] if r.name == part)
-            row = self._run(recipe)
-        evaluation_page(row, "", self.say)
+            settings = experiment.settings[self.scale]
+            out = self.folder / experiment.file
+            row = experiment.table(
+                **settings, out=out, root=self.root, say=self.say, steps=self.steps
+            )
+            row = experiment.keep(row)
+        try_evaluation_report(row, "", self.say)
         kept = {k: v for k, v in row.items() if k not in ("files", "table")}
-        self._put(file, kept if whole else {**self._read(f"{file}.json"), part: kept})
-        self._finished(f"{part} measured")
+        rows = kept if experiment.table is not None else {**self._read(file), part: kept}
+        write_json(self.folder / file, {"machine": machine(), **rows})
+        self._finish(f"{part} measured")
 
-    def _run(self, recipe: Recipe) -> dict[str, Any]:
+    def _train_and_measure(self, recipe: Recipe) -> dict[str, Any]:
         run = self.folder / recipe.name
         before = self._read("shipped.json")
         if f"{recipe.name} trained" not in self.done or recipe.name not in before:
             self.say("training")
-            result = runs.execute(_planned(recipe, self.steps), run, root=self.root, resume=True,
-                                  progress=self.progress, say=self.say)  # fmt: skip
-            run_page(run, result, self.root, self.say)
-            # Rounded as it is kept, so that what is measured for as long is known again.
-            row = rounded(
-                {"minutes": result.seconds / 60, "steps": result.step, "machine": machine()}
+            plan = plan_recipe(recipe, self.steps)
+            result = execute(
+                plan, run, root=self.root, resume=True, progress=self.progress, say=self.say
             )
-            before = {**self._read("shipped.json"), recipe.name: row}
-            self._put("shipped", before, False)
-            self._finished(f"{recipe.name} trained")
+            try_run_report(run, result, self.root, self.say)
+            # Rounded as it is kept, so that what is measured for as long is known again.
+            row = {"minutes": result.seconds / 60, "steps": result.step, "machine": machine()}
+            before = {**self._read("shipped.json"), recipe.name: round_numbers(row)}
+            write_json(self.folder / "shipped.json", before)
+            self._finish(f"{recipe.name} trained")
         self.say("measuring")
         minutes = before[recipe.name]["minutes"]
         return recipe.measure(run, run / "evaluation", self.root, self.say, minutes)
 
-    def trouble(self, part: str, problem: str) -> None:
+    def _note_problem(self, part: str, problem: str) -> None:
         self.problems[part] = problem
         self.say(f"not done: {problem}")
-        self._state()
+        self._write_state()
 
-    def _finished(self, what: str) -> None:
+    def _finish(self, what: str) -> None:
         # Another process may have done other parts since.
         before = self._read(STATE).get("done", self.done)
         self.done = [*(d for d in before if d != what), what]
-        self._state()
+        self._write_state()
 
-    def _state(self) -> None:
+    def _write_state(self) -> None:
         scale, steps = self.about["scale"], self.about["steps"]
-        more = ("" if scale == "here" else f" --scale {scale}") + (
-            "" if steps is None else f" --steps {steps}"
-        )
-        commands = {name: f"linearizer reproduce {name}{more}" for name in EXPERIMENTS}
+        more = "" if scale == "here" else f" --scale {scale}"
+        more += "" if steps is None else f" --steps {steps}"
+        commands = {name: f"python -m paper {name}{more}" for name in EXPERIMENTS}
         state = {**self.about, "done": self.done, "problems": self.problems, "commands": commands}
-        self._write(STATE, state)
-
-    def _put(self, name: str, value: Mapping[str, Any], with_machine: bool = True) -> None:
-        head = {"machine": machine()} if with_machine else {}
-        self._write(f"{name}.json", {**head, **value})
-
-    def _write(self, name: str, value: Mapping[str, Any]) -> None:
-        with atomic(self.folder / name) as part:
-            part.write_text(json.dumps(rounded(value), indent=2) + "\n", encoding="utf-8")
+        write_json(self.folder / STATE, state)
 
     def _read(self, name: str) -> dict[str, Any]:
         path = self.folder / name

@@ -1,6 +1,6 @@
 """The baseline for generation: flow matching with a small U-Net, on MNIST digits of 32×32.
 
-    python benchmarks/unet_flow.py --seconds 850 --out runs/unet-flow
+    python -m paper.unet_flow --seconds 850 --out runs/unet-flow
 
 x_t = (1 − t) x₀ + t x₁ from noise x₀ to digits x₁ in [−1, 1]; the U-Net predicts x₁ − x₀ by least
 squares. It trains by ``fit`` for as many steps as the seconds allow, judged by the time of 20 steps
@@ -24,14 +24,15 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from common import write
 from torch import Tensor, nn
 
 from linearizer import data
-from linearizer.draws import Draw
 from linearizer.metrics import digit_features, frechet
-from linearizer.pictures import image_grid
-from linearizer.training import Training, fit
+from linearizer.runs.pictures import image_grid
+from linearizer.training.draws import Draw
+from linearizer.training.loop import Training, fit
+
+from .experiment import FOLDER, machine, write_json
 
 STEPS, SHOWN = (1, 2, 5, 10, 100), (1, 10, 100)
 GROUPS, TIMED = 8, 64
@@ -47,7 +48,9 @@ class Block(nn.Module):
         )
         self.norm = nn.GroupNorm(GROUPS, outputs)
         self.time = nn.Linear(embedding, 2 * outputs)
-        self.second = nn.Sequential(nn.SiLU(), zeroed(nn.Conv2d(outputs, outputs, 3, padding=1)))
+        self.second = nn.Sequential(
+            nn.SiLU(), zero_layer(nn.Conv2d(outputs, outputs, 3, padding=1))
+        )
         self.skip = nn.Conv2d(inputs, outputs, 1) if inputs != outputs else nn.Identity()
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
@@ -61,6 +64,8 @@ class TimeUNet(nn.Module):
     The first halving folds 2×2 pixels into channels: convolutions at full size would take half of
     the time.
     """
+
+    frequencies: Tensor
 
     def __init__(self, widths: tuple[int, ...] = (48, 64, 96), embedding: int = 128) -> None:
         super().__init__()
@@ -79,7 +84,7 @@ class TimeUNet(nn.Module):
         self.last = nn.Sequential(
             nn.GroupNorm(GROUPS, widths[0]),
             nn.SiLU(),
-            zeroed(nn.Conv2d(widths[0], 4, 3, padding=1)),
+            zero_layer(nn.Conv2d(widths[0], 4, 3, padding=1)),
         )
 
     def forward(self, x: Tensor, t: Tensor) -> Tensor:
@@ -97,8 +102,9 @@ class TimeUNet(nn.Module):
         return F.pixel_shuffle(self.last(h), 2)
 
 
-def zeroed(layer: nn.Conv2d) -> nn.Conv2d:
+def zero_layer(layer: nn.Conv2d) -> nn.Conv2d:
     nn.init.zeros_(layer.weight)
+    assert layer.bias is not None
     nn.init.zeros_(layer.bias)
     return layer
 
@@ -154,7 +160,7 @@ def tiles(images: Tensor) -> Tensor:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description="Train a U-Net by flow matching, and sample it.")
     parser.add_argument("--seconds", type=float, default=850.0, help="of training")
     parser.add_argument("--samples", type=int, default=10_000, help="for each FID, at least 64")
     parser.add_argument("--batch", type=int, default=32, help="of training")
@@ -167,39 +173,43 @@ def main() -> None:
     target = digit_features(test)  # before training, so that absent weights are told at once
 
     torch.manual_seed(0)
-    model = TimeUNet().to(memory_format=torch.channels_last)
+    model = TimeUNet().to(memory_format=torch.channels_last)  # type: ignore[call-overload]
     config = plan(model, digits.train, arguments.seconds, arguments.batch, arguments.out)
     result = fit(model, loss, digits.train, config, arguments.out, resume=True)
+    speed = {n: seconds_per_image(model, n, 10 if n == 1 else 1) for n in (1, 100)}
+    row = {
+        "machine": machine(),
+        "data": "mnist, 32×32, 55,000 training digits",
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "training_seconds": round(result.seconds, 1),
+        "steps": result.step,
+        "batch": config.batch,
+        "loss": result.losses["loss"],
+        "solver": "euler",
+        "samples": arguments.samples,
+        "fid_reference": f"{len(test):,} test digits, linearizer.metrics.digit_features",
+        "fid": sample(model, target, arguments.samples, arguments.out / "samples.png"),
+        "timed_batch": TIMED,
+        "milliseconds_per_image": {n: 1000 * s for n, s in speed.items()},
+    }
+    write_json(FOLDER / "unet_flow.json", row)
 
-    noise = torch.randn(arguments.samples, 1, 32, 32, generator=torch.Generator().manual_seed(1))
+
+def sample(model: nn.Module, target: Tensor, samples: int, path: Path) -> dict[int, float]:
+    """FID of samples in each number of steps, from the same noise; some are drawn."""
+    noise = torch.randn(samples, 1, 32, 32, generator=torch.Generator().manual_seed(1))
     fids, shown = {}, []
     for steps in STEPS:
         start = time.perf_counter()
         x = torch.cat([euler(model, part, steps) for part in noise.split(256)])
-        fids[steps] = round(frechet(digit_features(x), target), 3)
-        print(f"steps {steps}: FID {fids[steps]}, {time.perf_counter() - start:.0f} s", flush=True)
+        fids[steps] = frechet(digit_features(x), target)
+        spent = time.perf_counter() - start
+        print(f"steps {steps}: FID {fids[steps]:.3f}, {spent:.0f} s", flush=True)
         if steps in SHOWN:
             shown.append(tiles(x))
     labels = [f"{n} step{'s' if n > 1 else ''}, FID {fids[n]:.1f}" for n in SHOWN]
-    image_grid(arguments.out / "samples.png", [torch.stack(shown)], column_labels=labels, cell=3.6)
-    speed = {n: seconds_per_image(model, n, 10 if n == 1 else 1) for n in (1, 100)}
-    write(
-        "unet_flow",
-        {
-            "data": "mnist, 32×32, 55,000 training digits",
-            "parameters": sum(p.numel() for p in model.parameters()),
-            "training_seconds": round(result.seconds, 1),
-            "steps": result.step,
-            "batch": config.batch,
-            "loss": result.losses["loss"],
-            "solver": "euler",
-            "samples": arguments.samples,
-            "fid_reference": f"{len(test):,} test digits, linearizer.metrics.digit_features",
-            "fid": fids,
-            "timed_batch": TIMED,
-            "milliseconds_per_image": {n: round(1000 * s, 3) for n, s in speed.items()},
-        },
-    )
+    image_grid(path, [torch.stack(shown)], column_labels=labels, cell=3.6)
+    return fids
 
 
 if __name__ == "__main__":

@@ -13,8 +13,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from ..data import Windows
-from ..draws import Draw
+from linearizer.data import Windows
+from linearizer.training.draws import Draw
 
 __all__ = [
     "DLinear",

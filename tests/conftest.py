@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 import torch
 
-collect_ignore = ["distributed_case.py"]  # a script for torchrun
+collect_ignore = ["training/distributed_case.py"]  # a script for torchrun
 
 
 @pytest.fixture(autouse=True)

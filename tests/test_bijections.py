@@ -22,7 +22,7 @@ from linearizer.bijections import (
     from_zuko,
     glow,
     mlp,
-    resized,
+    resize,
     revnet,
     subspace,
 )
@@ -316,10 +316,10 @@ def test_a_bijection_serves_other_sizes_with_its_own_weights(name):
     g = shaken(BIJECTIONS[name]())
     x = torch.randn(3, *g.shape)
     before = g(x)
-    assert resized(g, g.shape) is g
+    assert resize(g, g.shape) is g
     for size in ((4, 4), (12, 8), (2, 10)):  # smaller, larger, oblong
         shape = (g.shape[0], *size[: len(g.shape) - 1])
-        h = resized(g, shape)
+        h = resize(g, shape)
         assert (type(h), h.shape, h.dim) == (type(g), shape, math.prod(shape))
         mine, its = (dict([*m.named_parameters(), *m.named_buffers()]) for m in (g, h))
         assert mine.keys() == its.keys() and all(mine[n] is its[n] for n in mine)
@@ -327,7 +327,7 @@ def test_a_bijection_serves_other_sizes_with_its_own_weights(name):
         assert h(y).shape == (3, *h.out_shape)
         close(h.inverse(h(y)), y, 1e-8)
         close(h(h.inverse(z)), z, 1e-8)
-        assert torch.equal(resized(h, g.shape)(x), before)
+        assert torch.equal(resize(h, g.shape)(x), before)
     close(h.with_log_det(y[:1])[1], log_det(h, y[:1]), 1e-8, floor=1.0)
     assert torch.equal(g(x), before)
 
@@ -336,8 +336,8 @@ def test_a_bijection_serves_other_sizes_with_its_own_weights(name):
 def test_a_bijection_whose_weights_belong_to_a_size_refuses_another(name):
     g = BIJECTIONS[name]()
     *rest, last = g.shape
-    with pytest.raises(ValueError, match="^resized: "):
-        resized(g, (*rest, last + 4))
+    with pytest.raises(ValueError, match="^resize: "):
+        resize(g, (*rest, last + 4))
 
 
 def log_det(g, x):
@@ -347,7 +347,7 @@ def log_det(g, x):
 
 def test_sizes_of_one_bijection_stay_one_when_moved_initialised_trained_and_copied():
     g = glow((1, 8, 8), blocks=2)
-    both = nn.ModuleList([g, resized(g, (1, 12, 4))]).float().double()
+    both = nn.ModuleList([g, resize(g, (1, 12, 4))]).float().double()
     g, h = both
     h.initialize(torch.randn(50, 1, 12, 4) * 3)
     assert g.layers[1].layers[0].initialized
@@ -357,7 +357,7 @@ def test_sizes_of_one_bijection_stay_one_when_moved_initialised_trained_and_copi
     torch.optim.SGD(g.parameters(), 0.01).step()
     for one, two in (both, copy.deepcopy(both), both.half().double()):
         x = torch.randn(2, 1, 8, 8)
-        assert torch.equal(resized(two, one.shape)(x), one(x))
+        assert torch.equal(resize(two, one.shape)(x), one(x))
         for a, b in zip(one.state_dict().values(), two.state_dict().values(), strict=True):
             assert a.data_ptr() == b.data_ptr()
 
@@ -387,7 +387,7 @@ def test_sizes_of_one_bijection_stay_one_when_moved_initialised_trained_and_copi
 )
 def test_sizes_that_do_not_go_are_told(g, shape, message):
     with pytest.raises(ValueError, match=message):
-        resized(g(), shape)
+        resize(g(), shape)
 
 
 # -- bad input -----------------------------------------------------------------------------

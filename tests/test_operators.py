@@ -349,22 +349,22 @@ def test_a_kernel_serves_all_sizes():
         (MixingConvolution(torch.nn.Parameter(randn(3, 2, 4, 3)), (2, 8, 8)), (2, 4, 30)),
         (MixingConvolution(randn(3, 2, 1, 1), (2, 1, 1)), (2, 4, 3)),
     ):
-        B = A.resized(image)
+        B = A.resize(image)
         assert type(B) is type(A) and B.kernel is A.kernel and B.image == image
         assert (B.origin, B.padding) == (A.origin, A.padding)
-        assert B.resized(A.image).shape == A.shape
-        with pytest.raises(ValueError, match=r"resized: expected an image|got a kernel"):
-            A.resized((A.image[0], 8, 0))
+        assert B.resize(A.image).shape == A.shape
+        with pytest.raises(ValueError, match=r"resize: expected an image|got a kernel"):
+            A.resize((A.image[0], 8, 0))
         with pytest.raises(ValueError, match="got a kernel"):
-            A.resized((5, 8, 8))
+            A.resize((5, 8, 8))
     for A in (
         Convolution(randn(2, 3, 3), (2, 8, 8)),
         MixingConvolution(randn(2, 2, 3, 3), (2, 8, 8)),
     ):
         for power in (A**2, (A**2).T):
-            assert power.resized((2, 8, 8)).shape == A.shape
+            assert power.resize((2, 8, 8)).shape == A.shape
             with pytest.raises(ValueError, match="Resize the small kernels first"):
-                power.resized((2, 9, 9))
+                power.resize((2, 9, 9))
 
 
 def test_fractional_powers_interpolate():

@@ -9,13 +9,14 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from . import apps, bijections, data, nets, operators, parts
+    from . import apps, bijections, data, nets, operators
+    from .apps.distill.use import distill
     from .certificate import Certificate
-    from .checkpoint import load, models, save
-    from .distilling import distill
     from .linearizer import Linearizer
+    from .runs import parts
+    from .runs.store import load, models, save
     from .spaces import Space
-    from .training import fit
+    from .training.loop import fit
 
 __version__ = "0.1.0.dev0"
 __all__ = [
@@ -41,18 +42,20 @@ _HOMES = {
     "Certificate": "certificate",
     "Linearizer": "linearizer",
     "Space": "spaces",
-    "distill": "distilling",
-    "fit": "training",
-    "load": "checkpoint",
-    "models": "checkpoint",
-    "save": "checkpoint",
+    "distill": "apps.distill.use",
+    "fit": "training.loop",
+    "load": "runs.store",
+    "models": "runs.store",
+    "save": "runs.store",
 }
+_MODULES = {"parts": "runs.parts"}
 
 
 def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module 'linearizer' has no attribute {name!r}")
-    module = importlib.import_module(f".{_HOMES.get(name, name)}", __name__)
+    home = _HOMES.get(name) or _MODULES.get(name, name)
+    module = importlib.import_module(f".{home}", __name__)
     value = getattr(module, name) if name in _HOMES else module
     globals()[name] = value
     return value

@@ -36,8 +36,17 @@ EIGENVALUES = 1024
 
 #: Laws that must be measured for a pass. Not among them: those at the origin g⁻¹(0), which may be
 #: far from the points, and those of a decomposition that the core may be too large for.
-CORE = ("round trip", "associative", "commutative", "scaling", "one", "distributive",
-        "linearity", "composition", "adjoint")  # fmt: skip
+CORE = (
+    "round trip",
+    "associative",
+    "commutative",
+    "scaling",
+    "one",
+    "distributive",
+    "linearity",
+    "composition",
+    "adjoint",
+)
 
 
 @dataclass(frozen=True)

@@ -22,8 +22,15 @@ from .operators import (
     ScaledIdentityPlusLowRank,
 )
 
-__all__ = ["Family", "GaussianVelocity", "Leading", "Periodic", "Prediction", "StyleKernel",
-           "TimeLowRank"]  # fmt: skip
+__all__ = [
+    "Family",
+    "GaussianVelocity",
+    "Leading",
+    "Periodic",
+    "Prediction",
+    "StyleKernel",
+    "TimeLowRank",
+]
 
 
 class Family(nn.Module, abc.ABC):
@@ -32,6 +39,15 @@ class Family(nn.Module, abc.ABC):
     A subclass writes ``forward``. For one condition (a float or a 0-d tensor) it returns a single
     operator; for (batch,) conditions an operator with that batch axis. A family of time is read as
     a velocity, ż = A_t z, by :mod:`linearizer.solvers`.
+
+    To add a family:
+
+    1. Write ``__init__``, which checks its arguments, and ``forward``, for one condition and for
+       (batch,) of them; return the most structured operator that there is.
+    2. Override ``step`` and ``eigenbasis`` where it knows more than its velocity.
+    3. Name it in ``__all__`` and in ``docs/api/families.md``.
+    4. Add a test to ``tests/test_families.py``: a batch of conditions gives what single ones give,
+       and, for a family of time, the collapsed steps equal the loop.
     """
 
     @abc.abstractmethod
@@ -299,7 +315,7 @@ class GaussianVelocity(Family):
 
     @property
     def singular(self) -> bool:
-        """Whether M is."""
+        """Return whether M is singular."""
         return bool((self.values == 0).any() or self.rest == 0)
 
     @classmethod
@@ -468,7 +484,7 @@ class StyleKernel(Family):
         """Make the kernels of the styles 0, 1, … these, (styles, …): sets the last layer."""
         last = self.net.layers[-1]
         assert isinstance(last, nn.Linear)
-        h = self.net.layers[:-1](self._embedded(torch.arange(self.styles).double()))
+        h = self.net.layers[:-1](self._embed(torch.arange(self.styles).double()))
         wanted = kernels.flatten(1).to(h)
         mean = wanted.mean(0)
         solved = torch.linalg.lstsq(h.double(), (wanted - mean).double(), driver="gelsd").solution
@@ -477,10 +493,10 @@ class StyleKernel(Family):
 
     def kernels(self, c: float | Tensor) -> Tensor:
         """The kernel of a style, or one for each of (batch,) styles."""
-        made = self.net(self._embedded(_time(c, "StyleKernel")))
+        made = self.net(self._embed(_time(c, "StyleKernel")))
         return made.unflatten(-1, self.kernel_shape)
 
-    def _embedded(self, s: Tensor) -> Tensor:
+    def _embed(self, s: Tensor) -> Tensor:
         k = torch.pi / self.styles * torch.arange(1, self.styles + 1, device=s.device)
         angles = s[..., None] * k
         middle = max(self.styles - 1, 1) / 2

@@ -29,7 +29,7 @@ __all__ = [
     "WithEigenImages",
     "batch_statistics",
     "channels_last",
-    "described",
+    "describe_layers",
     "refuse_mode_dependent",
 ]
 
@@ -54,7 +54,7 @@ class MLP(nn.Module):
         layers: list[nn.Module] = []
         for i in range(depth):
             layers += [nn.Linear(inputs if i == 0 else hidden, hidden), nn.SiLU()]
-        self.layers = nn.Sequential(*layers, _zeroed(nn.Linear(hidden, outputs)))
+        self.layers = nn.Sequential(*layers, _zero(nn.Linear(hidden, outputs)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(x if self.bound is None else self.bound * torch.tanh(x / self.bound))
@@ -73,7 +73,7 @@ class ResidualConv(nn.Module):
             nn.GroupNorm(1, inputs), nn.Conv2d(inputs, hidden, 3, padding=1), nn.SiLU()
         )
         self.blocks = nn.ModuleList(_residual(hidden) for _ in range(blocks))
-        self.last = _zeroed(nn.Conv2d(hidden, outputs, 3, padding=1))
+        self.last = _zero(nn.Conv2d(hidden, outputs, 3, padding=1))
 
     def forward(self, x: Tensor) -> Tensor:
         h = self.first(x)
@@ -121,7 +121,7 @@ class LocalConv(nn.Module):
             nn.Sequential(ImageNorm(hidden), nn.Conv2d(hidden, hidden, 3, padding=1), nn.SiLU())
             for _ in range(blocks)
         )
-        self.last = _zeroed(nn.Conv2d(hidden, outputs, 3, padding=1))
+        self.last = _zero(nn.Conv2d(hidden, outputs, 3, padding=1))
 
     @property
     def reach(self) -> int:
@@ -152,7 +152,7 @@ class UNet(nn.Module):
         self.merge = nn.ModuleList(nn.Conv2d(2 * hidden, hidden, 1) for _ in range(levels))
         self.up = nn.ModuleList(_residual(hidden) for _ in range(levels))
         self.last = nn.Sequential(
-            _norm(hidden), nn.SiLU(), _zeroed(nn.Conv2d(hidden, outputs, 3, padding=1))
+            _norm(hidden), nn.SiLU(), _zero(nn.Conv2d(hidden, outputs, 3, padding=1))
         )
 
     def forward(self, x: Tensor) -> Tensor:
@@ -187,7 +187,7 @@ class ToVector(nn.Module):
         flat = (widths[-1] if widths else shape[0]) * size[0] * size[1]
         self.layers = nn.Sequential(
             *layers, nn.Flatten(), nn.Linear(flat, dense), nn.SiLU(),
-            _zeroed(nn.Linear(dense, outputs)),
+            _zero(nn.Linear(dense, outputs)),
         )  # fmt: skip
 
     def forward(self, x: Tensor) -> Tensor:
@@ -213,13 +213,13 @@ _KINDS: dict[str, tuple[type[nn.Module], tuple[str, ...]]] = {
 }  # fmt: skip
 
 
-def described(chain: nn.Module) -> tuple[dict[str, Any], ...]:
+def describe_layers(chain: nn.Module) -> tuple[dict[str, Any], ...]:
     """The layers of an ``nn.Sequential`` as words and numbers, of which ``Layers`` builds it anew.
 
     Empty where it is anything else, or holds layers of other kinds.
 
     Example:
-        >>> described(nn.Sequential(nn.Sequential(nn.Linear(4, 2), nn.Dropout()), nn.Tanh()))
+        >>> describe_layers(nn.Sequential(nn.Sequential(nn.Linear(4, 2), nn.Dropout()), nn.Tanh()))
         ({'kind': 'Linear', 'in_features': 4, 'out_features': 2}, {'kind': 'Tanh'})
     """
     found: list[dict[str, Any]] = []
@@ -264,7 +264,7 @@ class Layers(nn.Module):
 
     Example:
         >>> chain = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Tanh())
-        >>> net = Layers(described(chain), (1, 2, 2), outputs=3).take(chain)
+        >>> net = Layers(describe_layers(chain), (1, 2, 2), outputs=3).take(chain)
         >>> x = torch.rand(5, 1, 2, 2)
         >>> torch.equal(net(x), chain(x))
         True
@@ -353,7 +353,7 @@ class FromVector(nn.Module):
         for i, width in reversed(list(enumerate(widths))):
             out = widths[i - 1] if i else hidden
             layers += [nn.ConvTranspose2d(width, out, 4, stride=2, padding=1), nn.SiLU()]
-        self.layers = nn.Sequential(*layers, _zeroed(nn.Conv2d(hidden, shape[0], 3, padding=1)))
+        self.layers = nn.Sequential(*layers, _zero(nn.Conv2d(hidden, shape[0], 3, padding=1)))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.layers(self.dense(x))
@@ -441,7 +441,7 @@ class ResNet(nn.Module):
                 layers.append(_Residual(inputs, width, halve=level > 0 and i == 0))
                 inputs = width
         self.layers = nn.Sequential(*layers)
-        self.last = _zeroed(nn.Linear(inputs, outputs))
+        self.last = _zero(nn.Linear(inputs, outputs))
 
     def forward(self, x: Tensor) -> Tensor:
         if x.device.type == "cpu" and not torch._C._are_functorch_transforms_active():
@@ -499,11 +499,11 @@ class EigenImages(nn.Module):
         self.register_buffer("scale", torch.ones(rank))
         self.register_buffer("initialized", torch.tensor(False))
 
-    def _halved(self, x: Tensor) -> Tensor:
+    def _halve(self, x: Tensor) -> Tensor:
         return F.avg_pool2d(x, self.factor).flatten(1) if self.factor > 1 else x.flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._halved(x) @ self.axes.mT / self.scale
+        return self._halve(x) @ self.axes.mT / self.scale
 
     def draw(self, u: Tensor) -> Tensor:
         """The images of these coefficients, (n, C, H, W)."""
@@ -517,7 +517,7 @@ class EigenImages(nn.Module):
         """The leading axes of centred images."""
         if self.initialized:
             return
-        y = self._halved(x)
+        y = self._halve(x)
         rank = len(self.axes)
         if len(y) <= rank or y.shape[1] < rank:
             raise ValueError(
@@ -637,7 +637,7 @@ def _residual(channels: int) -> nn.Sequential:
     return nn.Sequential(_norm(channels), nn.Conv2d(channels, channels, 3, padding=1), nn.SiLU())
 
 
-def _zeroed(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
+def _zero(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:
     nn.init.zeros_(layer.weight)
     if layer.bias is not None:
         nn.init.zeros_(layer.bias)

@@ -101,7 +101,7 @@ def collapse(
     if (known := family.eigenbasis()) is not None:
         basis, rates = known
         b = _number_by_number(_Plan.make(rates, solver, steps, t0, t1), rates).to(first.dtype)
-        return _trimmed(b[-1], basis * (b[:-1] - b[-1]), basis, rtol)
+        return _trim(b[-1], basis * (b[:-1] - b[-1]), basis, rtol)
     if _parts(first, 1) is not None:
         if needs_gradient(*first.parameters(), *first.buffers()):
             return _collapse_with_gradient(plan, family, eye)
@@ -254,7 +254,7 @@ class _Plan(NamedTuple):
 
 
 def _whole_number(steps: Any) -> int:
-    """Any integer type will do, numpy's too; True is none."""
+    """Return a number of steps of any integer type, numpy's too; refuse True and False."""
     try:
         count = 0 if isinstance(steps, bool) else operator.index(steps)
     except TypeError:
@@ -276,7 +276,7 @@ def _advance(solver: str, A: list[Any], h: float, z: Any, apply: Any) -> Any:
         k3 = apply(A[1], z + h / 2 * k2)
         k4 = apply(A[2], z + h * k3)
         return z + h / 6 * (k1 + 2 * k2 + 2 * k3 + k4)
-    A = [_balanced(one) for one in A]
+    A = [_balance(one) for one in A]
     first = A[0] * (h * _EARLY) + A[1] * (h * _LATE)
     second = A[0] * (h * _LATE) + A[1] * (h * _EARLY)
     return apply(second.exp(), apply(first.exp(), z))
@@ -430,7 +430,7 @@ def _collapse_structured(
     return LowRank(U, V) if beta == 0 else ScaledIdentityPlusLowRank(beta, U, V)
 
 
-def _trimmed(beta: Tensor, U: Tensor, V: Tensor, rtol: float) -> Operator:
+def _trim(beta: Tensor, U: Tensor, V: Tensor, rtol: float) -> Operator:
     """βI + UVᵀ without the columns that are rounding or ≤ rtol·(|β| + ‖UVᵀ‖); V is orthonormal."""
     size = U.norm(dim=0)
     keep = size > max(rtol, torch.finfo(U.dtype).eps) * (beta.abs() + peak(size))
@@ -621,8 +621,8 @@ def _lengths(X: Tensor) -> Tensor:
     return length.double()
 
 
-def _balanced(A: Any) -> Any:
-    """αI + UVᵀ with each column as long in U as in V; what is near that, or no such, as it is."""
+def _balance(A: Any) -> Any:
+    """Return αI + UVᵀ with each column as long in U as in V; leave all other operators alone."""
     if not isinstance(A, LowRank | ScaledIdentityPlusLowRank):
         return A
     with torch.no_grad():

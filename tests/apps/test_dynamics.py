@@ -10,12 +10,17 @@ import pytest
 import torch
 
 import linearizer as lz
-from linearizer import data, runs, simulating
-from linearizer.apps import dynamics
+from linearizer import data
+from linearizer.apps.base import Run
+from linearizer.apps.dynamics import evaluate as evaluation
+from linearizer.apps.dynamics import model as dynamics
+from linearizer.apps.dynamics import use as simulating
+from linearizer.apps.dynamics.app import APP
 from linearizer.data import Trajectories, read_trajectories
-from linearizer.draws import Draw
-from linearizer.sources import SOURCES, DynamicsSettings
-from linearizer.training import Training, fit
+from linearizer.data.trajectories import TRAJECTORIES, DynamicsSettings
+from linearizer.runs.algebra import certify_run, write_spectrum
+from linearizer.training.draws import Draw
+from linearizer.training.loop import Training, fit
 
 MODELS = {
     "no padding": {"spirals": 1},
@@ -149,7 +154,7 @@ def test_dropped_and_damped_modes():
         assert torch.allclose(w[:, [2, 3, 5]], z[:, [2, 3, 5]], atol=1e-9)
         assert torch.allclose(less(0.5)(less(1.2)(x)), less(1.7)(x), atol=1e-8)
         assert less(1.0).rank() == 3 and model(1.0).rank() == 6
-        half = model.damped([1], 0.5, rate=0.3)
+        half = model.damp([1], 0.5, rate=0.3)
         w = half.space.coordinates(half(1.7)(x))
         kept = 0.5 * math.exp(-0.3 * 1.7)
         assert torch.allclose(w[:, 2:4], kept * z[:, 2:4], atol=1e-9)
@@ -274,7 +279,7 @@ def test_trajectories_of_ones_own(tmp_path):
     pieces = read_trajectories(file, rows=4)
     assert pieces.x.shape == (16, 4, 2) and (pieces.t[:, 0] == 0).all()
     assert torch.equal(pieces.x[1, -1], moves.x[0, -1])  # the end of the trajectory is kept
-    source = SOURCES["trajectories"].load(DynamicsSettings(name=str(file)), None, None)
+    source = TRAJECTORIES.load(DynamicsSettings(name=str(file)), None, None)
     assert source.name == "mine.csv" and source.train.shape == (2,)
     np.savez(tmp_path / "mine.npz", t=moves.t.numpy(), x=moves.x.numpy())
     again = read_trajectories(tmp_path / "mine.npz")
@@ -307,7 +312,7 @@ def test_what_cannot_be_read_gets_a_sentence(name, tmp_path):
     file = tmp_path / "bad.csv"
     file.write_text(text)
     with pytest.raises(ValueError, match=said):
-        SOURCES["trajectories"].load(DynamicsSettings(name=str(file)), None, None)
+        TRAJECTORIES.load(DynamicsSettings(name=str(file)), None, None)
 
 
 def test_dates_are_told_in_the_users_unit(tmp_path):
@@ -323,9 +328,7 @@ def test_dates_are_told_in_the_users_unit(tmp_path):
         read_trajectories(file, unit="year")
     with pytest.raises(ValueError, match="Did you mean 'stamp'"):
         read_trajectories(file, time="stmp")
-    loaded = SOURCES["trajectories"].load(
-        DynamicsSettings(name=str(file), rows=8, unit="d"), None, None
-    )
+    loaded = TRAJECTORIES.load(DynamicsSettings(name=str(file), rows=8, unit="d"), None, None)
     assert "which last 1.75 d" in loaded.notes[0]
     assert dynamics.facts(loaded)["unit"] == "d"
 
@@ -356,7 +359,7 @@ def test_what_an_npz_lacks_is_said_where(tmp_path):
 
 def test_systems_that_are_not_known_get_a_sentence():
     def load(**settings):
-        return SOURCES["trajectories"].load(DynamicsSettings(**settings), None, None)
+        return TRAJECTORIES.load(DynamicsSettings(**settings), None, None)
 
     with pytest.raises(ValueError, match="'pendulm' is neither a system .* Did you mean pendulum"):
         load(name="pendulm")
@@ -427,18 +430,18 @@ def test_train_simulate_spectrum_certify(run, tmp_path):
     assert result["damped"] == {"0": 0.3}
     states = (
         model.without([1])
-        .damped([0], rate=0.3)
+        .damp([0], rate=0.3)
         .simulate(torch.tensor([[1.0, 0.0]]).float(), [-1.0, 2.0])[0]
     )
     assert list(rows[0])[1:] == pytest.approx(states[0].tolist(), rel=1e-4, abs=1e-5)
     assert list(rows[-1])[1:] == pytest.approx(states[1].tolist(), rel=1e-4, abs=1e-5)
-    result = runs.spectrum_of(run, 4, tmp_path / "spectrum")
+    result = write_spectrum(run, 4, tmp_path / "spectrum")
     assert len(result["modes"]) == 2
     for name in ("spectrum.png", "modes.png", "eigenfunctions.png"):
         assert (tmp_path / "spectrum" / name).stat().st_size > 5000
     shown = linearizer("spectrum", run, "-o", tmp_path / "again")
     assert shown.returncode == 0 and "mode 0: " in shown.stdout and "cycles" in shown.stdout
-    assert runs.certified(run, 16, "float64", None).passed
+    assert certify_run(run, 16, "float64", None).passed
 
 
 def test_simulate_refuses_with_a_sentence(run, tmp_path):
@@ -461,36 +464,51 @@ def test_simulate_refuses_with_a_sentence(run, tmp_path):
     assert wrong.returncode == 2 and "expected dynamics, but the run holds flow" in wrong.stderr
 
 
-# -- beside others ---------------------------------------------------------------------------
+# -- how good they are -----------------------------------------------------------------------
 
 
-def test_the_linear_methods_solve_a_linear_system():
-    pytest.importorskip("pydmd", reason="needs the extra dynamics")
-    pytest.importorskip("deeptime", reason="needs the extra dynamics")
-    from linearizer.baselines.motions import EDMD, ExactDMD, HankelDMD
+@pytest.mark.parametrize("even", [True, False])
+def test_the_linear_yardstick_solves_a_linear_system(even):
+    moves, offset = linear_moves(), torch.tensor([1.0, -2.0, 0.5])
+    if even:
+        t = 0.2 * torch.arange(12).repeat(40, 1)
+        step = torch.linalg.matrix_exp(
+            0.2 * torch.tensor([[-0.1, -2, 0], [2, -0.1, 0], [0, 0, -0.5]])
+        )
+        x = [torch.randn(40, 3)]
+        for _ in range(11):
+            x.append(x[-1] @ step.mT)
+        moves = Trajectories(t, torch.stack(x, 1), 0.2, ("a", "b", "c"))
+    moves = Trajectories(moves.t, moves.x + offset, moves.dt, moves.names)
+    predict = evaluation.fit_dmd(moves)
+    close = torch.isclose(predict(moves.x[:, 0], moves.t), moves.x, atol=1e-6 if even else 1e-3)
+    assert close.all()
 
-    t = 0.2 * torch.arange(30).repeat(12, 1)
-    K = torch.tensor([[-0.1, -2.0], [2.0, -0.1]])
-    half = torch.randn(6, 1, 2, 1)
-    x0 = torch.cat([half, -half])  # a mean of 0, which DMD takes off
-    x = (torch.linalg.matrix_exp(t[..., None, None] * K) @ x0)[..., 0]
-    moves = Trajectories(t, x, 0.2, ("a", "b"))
-    times = torch.tensor([0.0, 0.2, 0.33, 3.0])
-    truth = (torch.linalg.matrix_exp(times[:, None, None] * K) @ x[:, 9, None, :, None])[..., 0]
-    for method in (ExactDMD(moves), HankelDMD(moves), EDMD(moves, 1)):
-        assert torch.allclose(method.simulate(x[:, :10], times), truth, atol=1e-6), method
 
-
-def test_evaluate_writes_a_table_and_says_what_is_missing(run, tmp_path, monkeypatch):
-    from linearizer import evaluation
-
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    result = evaluation.dynamics(run, tmp_path / "table", minutes=1.0)
-    assert set(result["skipped"]) == {"exact DMD", "Hankel DMD", "EDMD", "neural ODE"}
-    assert "pydmd is not installed" in result["skipped"]["exact DMD"]
-    assert set(result["error"]) == {"ours", "last value"}
+def test_a_run_is_measured_on_trajectories_that_it_has_not_seen(run, tmp_path):
+    done = linearizer("evaluate", run, "-o", tmp_path / "table", "--json")
+    assert done.returncode == 0, done.stderr
+    result = json.loads(done.stdout)
+    assert set(result["error"]) == {"ours", "last value", "linear DMD"}
+    assert set(result["error"]["ours"]) == {"1 horizon", "at 1", "10 horizons", "at 10"}
     assert 0 < result["error"]["ours"]["1 horizon"] < result["error"]["last value"]["1 horizon"]
-    assert result["group_law"]["sum, float64"] < 1e-9 and len(result["steps_never_seen"]) == 3
-    assert result["rollout_seconds"]["ours"] > 0
-    for name in ("dynamics.json", "error.png", "paths.png"):
-        assert (tmp_path / "table" / name).stat().st_size > 500
+    assert result["trajectories"] == 8
+    for name in ("dynamics.json", "error.png"):
+        assert (tmp_path / "table" / name).stat().st_size > 300
+    few = linearizer("evaluate", run, "-o", tmp_path / "table", "-n", 3)
+    assert "trajectories 3" in few.stdout and "linear DMD: 1 horizon" in few.stdout
+
+
+def test_a_file_is_measured_as_far_as_it_goes(tmp_path):
+    file = tmp_path / "mine.csv"
+    file.write_text(GOOD)
+    source = TRAJECTORIES.load(DynamicsSettings(name=str(file)), None, None)
+    model = dynamics.Dynamics(
+        dynamics.Config(spirals=1, hidden=4, blocks=1, **dynamics.facts(source))
+    )
+    model.float().initialize(source.train.batch(torch.arange(len(source.train))))
+    opened = Run(tmp_path, {}, APP, model)
+    result = evaluation.evaluate(opened, source, tmp_path, None, lambda text: None)
+    assert set(result["error"]["ours"]) == {"1 horizon", "at 1"}
+    assert result["error"]["linear DMD"]["at 1"] < 1e-3  # the motion is a rotation
+    assert (tmp_path / "error.png").exists()

@@ -6,13 +6,19 @@ import pytest
 import torch
 
 import linearizer as lz
-from linearizer import data, runs, sampling
-from linearizer.apps import flow
+from linearizer import data
+from linearizer.apps.flow import model as flow
+from linearizer.apps.flow import use as sampling
+from linearizer.apps.flow.app import APP
 from linearizer.bijections import mlp
-from linearizer.draws import Draw
-from linearizer.families import TimeLowRank
+from linearizer.families import GaussianVelocity, TimeLowRank
+from linearizer.runs.evaluate import evaluate_run
+from linearizer.runs.execute import execute
+from linearizer.runs.plan import make_plan, plan_of
 from linearizer.solvers import SOLVERS
-from linearizer.training import Training, fit
+from linearizer.training.checkpoint import read_tensors, tensors_of
+from linearizer.training.draws import Draw
+from linearizer.training.loop import Training, fit
 
 SHAPE = (1, 8, 8)
 no_grad = pytest.mark.usefixtures("without_gradients")
@@ -26,8 +32,8 @@ def without_gradients():
 
 SMALL = {"hidden": 8, "blocks": 1}
 MODELS = {
-    "paper": {**flow.APP.presets["paper"]["model"], **SMALL},
-    "authors": {**flow.APP.presets["authors"]["model"], **SMALL},
+    "paper": {**APP.presets["paper"]["model"], **SMALL},
+    "authors": {**APP.presets["authors"]["model"], **SMALL},
     "best": {"rank": 6, "flow_hidden": 16, **SMALL},
     "best, detail": {"rank": 6, "detail": 5, "flow_hidden": 16, **SMALL},
     "best, learned core": {"rank": 6, "flow_hidden": 16, "core": "prediction", **SMALL},
@@ -48,8 +54,8 @@ def made(name):
     with torch.no_grad():
         for p in model.target.parameters():
             p += 0.05 * torch.randn_like(p)
-    if model._gaussian() is not None:
-        model.close_form([images()])
+    if isinstance(model.family, GaussianVelocity):
+        flow.set_core(model, [images()])
     return model
 
 
@@ -207,14 +213,14 @@ def test_a_rank_above_the_number_of_pixels_is_refused():
 def test_two_spaces_still_share_all_after_a_change_of_device():
     model = made("authors")
     model._apply(lambda t: t.clone())  # what .to() does to buffers
-    assert set(lz.checkpoint.tensors_of(model)) == set(lz.checkpoint.tensors_of(made("authors")))
+    assert set(tensors_of(model)) == set(tensors_of(made("authors")))
 
 
 def test_fewer_images_than_the_rank_leave_the_rest_alone():
     model = flow.build(flow.Config(shape=SHAPE, g="glow", rank=20, **SMALL))
     model.initialize(data.Batch(images(), None))
     with torch.no_grad():
-        model.close_form([images(5)])
+        flow.set_core(model, [images(5)])
     assert model.family.moment.dense().isfinite().all()
     values = torch.linalg.eigvalsh(model.family.moment.dense())
     assert int((values > 1e-6 * values[-1]).sum()) == 5
@@ -230,7 +236,7 @@ def test_detail_is_what_the_subspace_leaves():
                              blocks=1, refine=30)  # fmt: skip
         model = flow.build(config)
         fit(model, flow.loss, digits.train, Training(steps=30, tensorboard=False), progress=False)
-        second = flow.refine(model, digits)
+        second = flow.train_density(model, digits)
         assert second.source.parts[1].shape == (1200, detail)
         if detail:
             assert torch.allclose(second.source.parts[1].std(0), torch.ones(detail), atol=0.05)
@@ -261,7 +267,7 @@ def run(tmp_path_factory):
         "model": {"rank": 12, "hidden": 32, "flow_hidden": 32, "blocks": 1, "refine": 20},
         "training": {"steps": 40, "validate_every": 40, "tensorboard": False},
     }
-    runs.execute(runs.plan("flow", flags=flags), folder, progress=False)
+    execute(make_plan("flow", flags=flags), folder, progress=False)
     torch.set_default_dtype(before)
     return folder
 
@@ -279,21 +285,20 @@ def test_the_second_stage_is_resumed_and_follows_the_first(tmp_path):
     torch.set_default_dtype(torch.float32)
     model = {"rank": 6, "hidden": 8, "flow_hidden": 8, "blocks": 1, "refine": 5}
     training = {"steps": 4, "validate_every": 0, "tensorboard": False}
-    plan = runs.plan("flow", flags={"model": model, "training": training})
-    runs.execute(plan, tmp_path / "run", progress=False)
+    plan = make_plan("flow", flags={"model": model, "training": training})
+    execute(plan, tmp_path / "run", progress=False)
     once = (tmp_path / "run" / "weights.safetensors").read_bytes()
     # Cut off in the second stage, or after it, a run comes to the same end.
     for name in ("state/latest.safetensors", "weights.safetensors"):
-        (tmp_path / "run" / "state" / "refine" / name).unlink()
-    runs.execute(plan, tmp_path / "run", resume=True, progress=False)
+        (tmp_path / "run" / "state" / "stage-2-after-4" / name).unlink()
+    execute(plan, tmp_path / "run", resume=True, progress=False)
     assert (tmp_path / "run" / "weights.safetensors").read_bytes() == once
-    runs.execute(plan, tmp_path / "run", resume=True, progress=False)
+    execute(plan, tmp_path / "run", resume=True, progress=False)
     assert (tmp_path / "run" / "weights.safetensors").read_bytes() == once
     # More steps of the first stage begin the second one anew.
-    more = runs.planned(tmp_path / "run", {"steps": 8})
-    runs.execute(more, tmp_path / "run", resume=True, progress=False)
-    start = tmp_path / "run" / "state" / "refine" / "start.safetensors"
-    assert lz.checkpoint.read_tensors(start)[1]["step"] == 8
+    more = plan_of(tmp_path / "run", {"steps": 8})
+    execute(more, tmp_path / "run", resume=True, progress=False)
+    assert (tmp_path / "run" / "state" / "stage-2-after-8" / "weights.safetensors").exists()
     assert (tmp_path / "run" / "weights.safetensors").read_bytes() != once
 
 
@@ -302,7 +307,7 @@ def test_the_second_stage_trains_the_last_stack_alone():
     digits = data.load("digits")
     model = flow.build(flow.Config(shape=SHAPE, rank=6, hidden=8, flow_hidden=8, mirror=True))
     model.initialize(digits.train.batch(torch.arange(500)))
-    second = flow.refine(model, digits)
+    second = flow.train_density(model, digits)
     assert len(second.source) == 2 * len(digits.train)  # mirror images as well
     assert second.part[0] is list(model.target.g)[3].g
     terms = second.loss(second.part, second.source.batch(torch.arange(32)), Draw(0))
@@ -311,26 +316,36 @@ def test_the_second_stage_trains_the_last_stack_alone():
     assert all((p.grad is not None) == (id(p) in own) for p in model.parameters())
 
 
-def test_the_operator_is_kept_and_used_again_until_the_weights_change(run):
+def test_the_one_step_map_is_written_and_loaded(run, tmp_path):
     torch.set_default_dtype(torch.float32)
-    one = sampling.flow_of(run)
-    how = sampling.Steps("rk4", 30)
-    first, second = sampling.collapsed(one, how), sampling.collapsed(one, how)
-    assert not first.reused and second.reused and first.path == second.path
-    assert first.path == run / "operators" / "rk4-30.safetensors"
-    assert torch.equal(first.f.operator.dense(), second.f.operator.dense())
-    assert not sampling.collapsed(one, how, again=True).reused
-    assert not sampling.collapsed(one, sampling.Steps("rk4", 31)).reused
-    kept = {path: path.read_bytes() for path in run.iterdir() if path.is_file()}
-    try:
-        lz.save(one.model, run)
-        other = sampling.flow_of(run)
-        other.model.family.values.mul_(1.1)
-        lz.save(other.model, run)
-        assert not sampling.collapsed(other, how).reused
-    finally:
-        for path, content in kept.items():
-            path.write_bytes(content)
+    model, how = lz.load(run), sampling.Steps("rk4", 30)
+    noise = model.noise(3, 1)
+    done = sampling.collapse(run, how)
+    assert done["files"] == [run / "operators" / "rk4-30"]
+    assert done["rank"] == 12 and done["shape"] == [64, 64] and done["steps"] == 30
+    again = sampling.collapse(run, how, tmp_path / "mine")
+    with torch.no_grad():
+        for (folder,) in (done["files"], again["files"]):
+            f = lz.load(folder)
+            assert isinstance(f, lz.Linearizer)
+            assert torch.allclose(f(noise), model.collapse("rk4", 30)(noise), atol=1e-6)
+    with pytest.raises(ValueError, match="holds a run"):
+        sampling.collapse(run, how, run)
+
+
+@no_grad
+@pytest.mark.parametrize("name", MODELS)
+def test_the_one_step_map_of_any_flow_can_be_saved(name, tmp_path):
+    model = made(name)
+    noise = model.noise(3, 1)
+    f = model.collapse("rk4", 5)
+    lz.save(f, tmp_path)
+    assert torch.allclose(lz.load(tmp_path)(noise), f(noise))
+
+
+def test_steps_have_names():
+    assert str(sampling.Steps("rk4", 9)) == "rk4-9"
+    assert str(sampling.Steps("euler", 9, 0.5, 1.0, 1e-3)) == "euler-9-from-0.5-to-1-rtol-0.001"
 
 
 def test_samples_are_the_same_by_one_step_and_by_the_loop(run, tmp_path):
@@ -341,38 +356,21 @@ def test_samples_are_the_same_by_one_step_and_by_the_loop(run, tmp_path):
         result = sampling.sample(run, 10, 3, sampling.Steps("rk4", 30), tmp_path / "a.png", tensor,
                                  loop=loop)  # fmt: skip
         assert [p.exists() for p in result["files"]] == [True, True]
-        found.append(lz.checkpoint.read_tensors(tensor)[0]["x"])
+        found.append(read_tensors(tensor)[0]["x"])
     assert found[0].shape == (10, *SHAPE)
     assert torch.allclose(*found, atol=1e-4)
 
 
 def test_the_steps_for_an_error_reach_it(run):
     torch.set_default_dtype(torch.float32)
-    one = sampling.flow_of(run)
     for solver in ("rk4", "exponential"):
-        steps = sampling.steps_for(one, solver, 1e-6)
+        steps = sampling.choose_number_of_steps(run, solver, 1e-6)
         model = lz.load(run).double()
         noise = model.noise(16, 1)
         with torch.no_grad():
             rough, fine = (model.collapse(solver, n).operator(noise.flatten(1))
                            for n in (steps, 2000))  # fmt: skip
         assert 1 < steps <= 64 and float((rough - fine).norm() / fine.norm()) < 5e-6
-
-
-def test_a_kept_operator_is_used_for_its_own_steps_only_and_made_again_if_damaged(run):
-    torch.set_default_dtype(torch.float32)
-    one = sampling.flow_of(run)
-    near = [sampling.Steps("rk4", 9, t0) for t0 in (0.12345671, 0.12345674)]  # one file name
-    assert str(near[0]) == str(near[1])
-    assert [sampling.collapsed(one, how).reused for how in near] == [False, False]
-    done = sampling.collapsed(one, sampling.Steps("rk4", 9))
-    tensors, about = lz.checkpoint.read_tensors(done.path)
-    lz.checkpoint.write_tensors(done.path, {"U": tensors["U"]}, about)
-    again = sampling.collapsed(one, sampling.Steps("rk4", 9))
-    assert not again.reused
-    done.path.write_bytes(b"nothing")
-    assert not sampling.collapsed(one, sampling.Steps("rk4", 9)).reused
-    assert sampling.collapsed(one, sampling.Steps("rk4", 9)).reused
 
 
 @pytest.fixture
@@ -422,25 +420,44 @@ def test_a_run_of_another_app_is_refused(tmp_path):
     torch.set_default_dtype(torch.float32)
     flags = {"model": {"blocks": 1, "hidden": 8},
              "training": {"steps": 1, "validate_every": 0, "tensorboard": False}}  # fmt: skip
-    runs.execute(runs.plan("attributes", flags=flags), tmp_path / "run", progress=False)
+    execute(make_plan("attributes", flags=flags), tmp_path / "run", progress=False)
     with pytest.raises(ValueError, match="expected a flow, but the run holds attributes"):
-        sampling.flow_of(tmp_path / "run")
+        sampling.open_flow(tmp_path / "run")
 
 
 def test_evaluation_writes_a_table_and_pictures(run, tmp_path):
-    from linearizer import evaluation
-
     torch.set_default_dtype(torch.float32)
-    result = evaluation.flow(run, samples=100, out=tmp_path)
+    result = evaluate_run(run, tmp_path, n=100)
     written = json.loads((tmp_path / "flow.json").read_text())
     assert written["one_against_many"] == result["one_against_many"]
     for steps in ("10", "100", "1000"):
         row = result["one_against_many"][steps]
         assert row["mse_float32"] < 1e-8 and row["mse_float64"] < 1e-18
-    assert result["inversion"]["rank"] == result["rank"] == 12
-    assert result["inversion"]["images"] == 297
+    inversion = result["inversion"]
+    assert inversion["rank"] == result["rank"] == 12
+    assert inversion["images"] == 100 and result["data"]["test_samples"] == 297
+    assert inversion["pca_of_same_rank"]["psnr_mean_over_images"] == pytest.approx(
+        pca_psnr(12, 100), rel=1e-3
+    )
     assert (tmp_path / "flow.png").exists() and (tmp_path / "coordinates.png").exists()
     assert max(result["round_trip"].values()) < 1e-3
+
+
+def pca_psnr(rank, n):
+    digits = data.load("digits")
+    train = digits.train.batch(torch.arange(1200)).x.flatten(1).double()
+    x = digits.test.batch(torch.arange(n)).x.flatten(1).double()
+    Q = torch.linalg.svd(train - train.mean(0), full_matrices=False)[2][:rank]
+    back = ((x - train.mean(0)) @ Q.mT @ Q + train.mean(0)).clamp(0, 1)
+    return float((-10 * (back - x).square().mean(1).log10()).mean())
+
+
+def test_a_flow_put_together_by_hand_has_no_settings_and_starts_from_data_and_noise():
+    X = lz.Space(mlp(64, blocks=1))
+    model = flow.Flow(X, TimeLowRank(64, 2), X)
+    assert not hasattr(model, "config")
+    model.initialize(data.Batch(images().flatten(1), None))
+    assert torch.allclose(model()(model.noise(2)), model.integrate(model.noise(2), "rk4", 100))
 
 
 @no_grad
@@ -452,7 +469,7 @@ def test_samples_get_a_share_of_the_detail_and_encoding_all_of_it():
         settings = {**MODELS["best, detail"], "detail_spread": spread}
         model = flow.build(flow.Config(shape=SHAPE, **settings))
         model.initialize(data.Batch(x, None))
-        model.close_form([x])
+        flow.set_core(model, [x])
         f = maps[spread] = model.collapse("rk4", 50)
         z = model.target.coordinates(f(model.noise(3000, 1)))
         maps[spread, "std"] = z[:, 6:11].std()
@@ -462,7 +479,7 @@ def test_samples_get_a_share_of_the_detail_and_encoding_all_of_it():
 
 
 def test_the_detail_does_not_bend_the_stack_on_u():
-    second = flow.refine(made("best, detail"), data.load("digits"))
+    second = flow.train_density(made("best, detail"), data.load("digits"))
     terms = second.loss(second.part, second.source.batch(torch.arange(50)), Draw(0))
     own, other = second.part
     for term, part, moves in (

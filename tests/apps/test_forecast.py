@@ -12,16 +12,18 @@ import pytest
 import torch
 
 from laws import close
-from linearizer import cli, data, forecasting, runs
-from linearizer.apps import forecast
-from linearizer.data.dates import clock, following, scale, unreadable
-from linearizer.data.tables import Timed, day_of, read_csv, series, weather_series
-from linearizer.draws import Draw
-from linearizer.evaluation.forecast import _errors, intervals, weather, weather_table
-from linearizer.export import export
+from linearizer import cli, data
+from linearizer.apps.forecast import evaluate as evaluation
+from linearizer.apps.forecast import model as forecast
+from linearizer.apps.forecast import use as forecasting
+from linearizer.data.dates import clock, continue_times, find_unreadable, scale
+from linearizer.data.series import SERIES, SeriesSettings
+from linearizer.data.tables import Timed, day_of, load_series, load_weather_series, read_csv
 from linearizer.families import Periodic
 from linearizer.operators import BlockDiagonal
-from linearizer.sources import SOURCES, SeriesSettings
+from linearizer.runs.export import export
+from linearizer.runs.store import load_data, open_run
+from linearizer.training.draws import Draw
 
 LOOK_BACK, HORIZON, NAMES = 12, 6, ("a", "b", "c")
 HOUR = datetime.timedelta(hours=1)
@@ -299,7 +301,7 @@ def test_the_weather_has_the_windows_of_the_protocol(data_root):
     if not (data_root / "weather").is_dir():
         pytest.skip(f"there is no {data_root / 'weather'}")
     for horizon, count in ((96, 10444), (192, 10348), (336, 10204), (720, 9820)):
-        (train, val, test), notes = weather_series(data_root, 96, horizon)
+        (train, val, test), notes = load_weather_series(data_root, 96, horizon)
         assert len(test) == count and train.shape == (96, 21)
         plain = data.load("weather", data_root, look_back=96, horizon=horizon)
         assert torch.equal(test.windows.rows, plain.test.rows) and len(val) == len(plain.val)
@@ -313,7 +315,7 @@ def test_the_weather_is_not_changed(data_root):
     if not (data_root / "weather").is_dir():
         pytest.skip(f"there is no {data_root / 'weather'}")
     with pytest.raises(ValueError, match="weather is taken as published, without sentinel"):
-        SOURCES["series"].load(SeriesSettings(sentinel="-9999"), data_root, None)
+        SERIES.load(SeriesSettings(sentinel="-9999"), data_root, None)
 
 
 # -- tables ------------------------------------------------------------------------------------
@@ -372,7 +374,7 @@ def put(row, column, value):
 def test_what_is_wrong_with_a_table_is_said(tmp_path, change, options, said):
     path = written(tmp_path / "my.csv", change=change)
     with pytest.raises(ValueError, match=said):
-        series(path, **{"look_back": LOOK_BACK, "horizon": HORIZON, **options})
+        load_series(path, **{"look_back": LOOK_BACK, "horizon": HORIZON, **options})
 
 
 def test_a_table_is_taken_as_told(tmp_path):
@@ -385,7 +387,7 @@ def test_a_table_is_taken_as_told(tmp_path):
         name=str(path), look_back=LOOK_BACK, horizon=HORIZON, spacing="any", target="b, a",
         missing="interpolate", sentinel="-9999",
     )  # fmt: skip
-    loaded = SOURCES["series"].load(settings, None, None)
+    loaded = SERIES.load(settings, None, None)
     assert loaded.train.windows.columns == ("b", "a") and loaded.train.windows.rows.shape[1] == 2
     assert loaded.train.windows.rows.abs().max() < 10
     said = " ".join(loaded.notes)
@@ -403,9 +405,9 @@ def test_settings_of_a_table_are_checked(tmp_path):
     with pytest.raises(
         ValueError, match=r"expected weather or a .csv or .csv.gz file, got 'mnist'"
     ):
-        SOURCES["series"].load(SeriesSettings(name="mnist"), None, None)
+        SERIES.load(SeriesSettings(name="mnist"), None, None)
     with pytest.raises(FileNotFoundError, match="there is no such file"):
-        SOURCES["series"].load(SeriesSettings(name=str(tmp_path / "none.csv")), None, None)
+        SERIES.load(SeriesSettings(name=str(tmp_path / "none.csv")), None, None)
 
 
 def test_times_are_read_in_many_forms():
@@ -417,11 +419,14 @@ def test_times_are_read_in_many_forms():
         ["2021-03-01T00:00:00Z", "2021-03-01T01:00:00Z"],
     ):
         assert clock(times).tolist() == one.tolist()
-        assert following(times, 1)[0] == times[0].replace("00:00", "02:00", 1)
+        assert continue_times(times, 1)[0] == times[0].replace("00:00", "02:00", 1)
     assert clock(["1", "2"]) is None and clock([]) is None and clock(["2021-03-01", "soon"]) is None
     assert day_of(["2021-03-01 06:00"]).tolist() == [0.25]
-    assert following(["mon", "tue"], 2) == ["1", "2"] and following(["5"], 2) == ["1", "2"]
-    assert following(["2021-02-27", "2021-02-28"], 2) == ["2021-03-01", "2021-03-02"]
+    assert continue_times(["mon", "tue"], 2) == ["1", "2"] and continue_times(["5"], 2) == [
+        "1",
+        "2",
+    ]
+    assert continue_times(["2021-02-27", "2021-02-28"], 2) == ["2021-03-01", "2021-03-02"]
 
 
 @pytest.mark.parametrize(
@@ -437,7 +442,7 @@ def test_times_are_read_in_many_forms():
     ],
 )
 def test_times_go_on_as_they_are_written(times, after):
-    assert following(times, 1) == [after]
+    assert continue_times(times, 1) == [after]
 
 
 def test_months_are_equal_steps_and_a_missing_one_is_a_gap():
@@ -447,8 +452,8 @@ def test_months_are_equal_steps_and_a_missing_one_is_a_gap():
     }
     assert scale(["2020-01-01", "2020-01-02"]).unit == "s" and scale(["1", "2"]).unit == ""
     assert scale(["1", "nan"]) is None
-    assert unreadable(months) is None and unreadable([*months, ""]) == 12
-    assert unreadable(["1", "2", "x", "4"]) == 2 and unreadable(["x", "1"]) == 0
+    assert find_unreadable(months) is None and find_unreadable([*months, ""]) == 12
+    assert find_unreadable(["1", "2", "x", "4"]) == 2 and find_unreadable(["x", "1"]) == 0
 
 
 def test_steps_that_only_rounding_changes_are_equal(tmp_path):
@@ -476,11 +481,11 @@ def test_only_the_asked_columns_must_be_numbers(tmp_path):
         for i in range(99)
     ))  # fmt: skip
     with pytest.raises(ValueError, match="line 2, column 'place', found 'Jena'.* other columns"):
-        series(path, 4, 2)
-    parts, _ = series(path, 4, 2, target="a")
+        load_series(path, 4, 2)
+    parts, _ = load_series(path, 4, 2, target="a")
     assert parts[0].windows.columns == ("a",) and parts[0].step == (3600.0, "s")
     with pytest.raises(ValueError, match="in line 11, column 'b'"):
-        series(path, 4, 2, target="b,a")
+        load_series(path, 4, 2, target="b,a")
     path.write_text("date,a,a\n2020-01-01,1,2\n2020-01-02,3,4\n")
     with pytest.raises(ValueError, match="2 columns are named 'a'"):
         read_csv(path)
@@ -560,7 +565,7 @@ def test_a_forecast_continues_the_table_in_its_units(trained, tmp_path):
     assert (low < high).all()
     assert (middle[:, 1] > 90).all() and middle[:, 0].abs().max() < 3  # the units of the table
     # The same as the model says.
-    model = runs.opened(trained).model.float()
+    model = open_run(trained).model.float()
     values = rows(100)[-LOOK_BACK:].float()
     t = day_of([str(START + 99 * HOUR)]).float()
     said = model.unscale(model.predict(model.scale(values)[None], t))[0]
@@ -616,11 +621,11 @@ def test_gaps_of_a_recent_table_are_filled_only_if_asked(trained, tmp_path):
 
 
 def test_a_run_is_measured_on_its_own_table(trained, tmp_path):
-    done = linearizer("evaluate", "forecast", trained, "-o", tmp_path / "e", "--json")
+    done = linearizer("evaluate", trained, "-o", tmp_path / "e", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
-    model = runs.opened(trained).model.float()
-    test = runs.run_data(runs.opened(trained)).test
+    model = open_run(trained).model.float()
+    test = load_data(open_run(trained)).test
     x, y, t = test.batch(torch.arange(len(test)))
     mse = float((model.predict(x, t) - y).detach().square().mean())
     assert result["errors"]["ours"]["mse"] == pytest.approx(mse, rel=1e-3)
@@ -628,8 +633,9 @@ def test_a_run_is_measured_on_its_own_table(trained, tmp_path):
     assert 0.7 < result["intervals"]["coverage"] < 1 and result["test_windows"] == len(test)
     for name in ("forecast.json", "error-by-step.png", "example.png"):
         assert (tmp_path / "e" / name).stat().st_size > 500
-    plain = linearizer("evaluate", "forecast", trained, "-o", tmp_path / "e")
-    assert "90% intervals hold" in plain.stdout and "last value: MSE" in plain.stdout
+    plain = linearizer("evaluate", trained, "-o", tmp_path / "e", "-n", 7)
+    assert "nominal 0.9, coverage" in plain.stdout and "last value: mse" in plain.stdout
+    assert "test windows 7" in plain.stdout
 
 
 def test_a_wrong_table_is_one_sentence_on_the_command_line(tmp_path):
@@ -648,7 +654,7 @@ def test_spectrum_certificate_and_back_casts_of_a_run(trained):
     for name in ("spectrum.png", "input-singular-vectors.png", "output-singular-vectors.png"):
         assert (trained / "spectrum" / name).stat().st_size > 1000
     assert linearizer("certify", trained).returncode == 0
-    model = runs.opened(trained).model.double()
+    model = open_run(trained).model.double()
     _, y, t = (v.double() for v in source().test.batch(torch.arange(4)))
     f = model(float(t[0]))
     past = f.pinv()(y[:1])  # the least past that has this future
@@ -656,45 +662,97 @@ def test_spectrum_certificate_and_back_casts_of_a_run(trained):
     close(f(past), y[:1], 1e-6)
 
 
-def test_the_table_has_measured_and_published_rows():
-    def row(mse):
-        return {"mse": mse, "mae": 0.2, "parameters": 1000, "cpu_seconds": 3.0}
-
-    published = {"other": {"look_back": 336, "mse": [0.1, 0.2, 0.3, 0.4]}}
-    rows = {"strict": {h: row(0.15) for h in ("96", "192", "336", "720")}, "one": {"96": row(0.3)}}
-    text = weather_table({"look_back": 96, "rows": rows, "published_mse": published}).splitlines()
-    assert text[2].startswith("| strict | 96 | 0.150 / 0.200 | ") and "| 0.150 | 1,000 |" in text[2]
-    assert text[3].startswith("| one | 96 | 0.300 / 0.200 | – | – | – | – |")
-    assert text[4].startswith("| other, published | 336 | 0.100 | 0.200 | 0.300 | 0.400 | 0.250 |")
-
-
-def test_the_weather_command_refuses_what_it_does_not_know(tmp_path):
-    for arguments, said in (
-        ({"horizons": "soon"}, "expected horizons as whole numbers"),
-        ({"rows": "stict"}, "there is no row 'stict'. Did you mean strict?"),
-    ):
-        with pytest.raises(ValueError, match=said):
-            weather(out=tmp_path, **arguments)
-
-
-def test_another_look_back_has_files_of_its_own(data_root, tmp_path):
-    result = weather("96", "last value", out=tmp_path, root=data_root, look_back=48)
-    row = result["rows"]["last value"]["96"]
-    assert result["look_back"] == row["look_back"] == 48 and row["test_windows"] == 10_444
-    names = {path.name for path in tmp_path.rglob("*") if path.is_file()}
-    assert names == {
-        "weather-from-48.json", "error-by-step-from-48.png", "last-value-96-from-48.json",
-    }  # fmt: skip
-    assert "| last value | 48 |" in weather_table(result)
-
-
 def test_coverage_and_errors_are_counted_over_all_windows():
     model, part = made(harmonics=1).float(), source().test
     forecast.finish(model, source())
-    found = intervals(model, part, 0.8)
+    found = evaluation.measure_intervals(model, part, 0.8)
     x, y, t = part.batch(torch.arange(len(part)))
     lower, middle, upper = model.interval(x, t, 0.8)
     inside = ((lower <= y) & (y <= upper)).double().mean()
     assert found["coverage"] == pytest.approx(float(inside)) and found["nominal"] == 0.8
     assert set(found["coverage_by_channel"]) == set(NAMES)
-    assert _errors(model, part)["mse"] == pytest.approx(float((middle - y).square().mean()), 1e-5)
+    errors = evaluation.measure_errors(lambda batch: model.predict(batch.x, batch.t), part)
+    assert errors["mse"] == pytest.approx(float((middle - y).square().mean()), 1e-5)
+    assert errors["mae"] == pytest.approx(float((middle - y).abs().mean()), 1e-5)
+    assert errors["mse_by_step"].shape == (HORIZON,)
+
+
+def test_the_ridge_regression_finds_a_linear_rule():
+    """Each row is 0.9 times the one before: the rest of the forecast is known exactly."""
+    t = data.Table((0.9 ** torch.arange(200))[:, None].repeat(1, 2), ("a", "b"))
+    train, val, _ = (Timed(part) for part in data.windows(t, 4, 3))
+    weight = evaluation.fit_ridge(train, val)
+    assert weight.shape == (2, 5, 3)
+    batch = val.batch(torch.arange(5))
+    close(evaluation._apply_ridge(weight, batch.x), batch.y.double(), 1e-4)
+
+
+def test_a_period_is_known_from_the_step():
+    def period(**settings):
+        return evaluation.find_period(forecast.Config(**settings))
+
+    assert period(step=3600.0, step_unit="s", look_back=96) == 24
+    assert period(step=1.0, step_unit="months", look_back=24) == 12
+    assert period(step=3600.0, step_unit="s", look_back=12) is None  # the past is too short
+    assert period(step=50000.0, step_unit="s", look_back=96) is None  # no whole rows in a day
+    assert period(step=1.0, step_unit="") is None and period() is None
+
+
+def test_another_table_is_measured_in_the_scale_of_training(trained, tmp_path):
+    path = written(tmp_path / "other.csv", values=2 * rows(seed=1) + 3)
+    result = json.loads(linearizer("evaluate", trained, "--data", path, "--json").stdout)
+    model, settings = open_run(trained).model, open_run(trained).config["data"]
+    test = SERIES.load(SeriesSettings(**{**settings, "name": str(path)}), None, None).test
+    x, y, t = test.batch(torch.arange(len(test)))
+    units = (x * test.windows.std + test.windows.mean, y * test.windows.std + test.windows.mean)
+    x, y = (model.scale(v) for v in units)
+    mse = float((model.predict(x, t) - y).detach().square().mean())
+    assert result["errors"]["ours"]["mse"] == pytest.approx(mse, rel=1e-3)
+    path.write_text(path.read_text().replace("date,a,b,c", "date,a,b,d"))
+    done = linearizer("evaluate", trained, "--data", path)
+    assert done.returncode == 2 and "expected the columns a, b, c, as in training" in done.stderr
+
+
+# -- the page of the studio --------------------------------------------------------------------
+
+
+def test_the_page_foretells_a_pasted_table_and_an_example(trained, tmp_path):
+    from fastapi.testclient import TestClient
+
+    from linearizer.studio.server import create_app
+
+    with TestClient(create_app(trained.parent), base_url="http://localhost") as client:
+        name = f"{trained.parent.name}/run"
+
+        def post(status=200, **asked):
+            torch.set_default_dtype(torch.float32)
+            try:
+                answer = client.post("/api/forecast", json={"model": name, **asked})
+            finally:
+                torch.set_default_dtype(torch.float64)
+            assert answer.status_code == status, answer.text
+            return answer.json()
+
+        recent = written(tmp_path / "recent.csv", n=100)
+        found = post(table=recent.read_text(), column="b", coverage=0.5)
+        made = forecasting.forecast(trained, recent, tmp_path / "f.csv", coverage=0.5)
+        with open(made["files"][0], newline="") as file:
+            lines = list(csv.DictReader(file))
+        assert found["column"] == "b" and found["times"] == [line["date"] for line in lines]
+        for key, end in (("middle", ""), ("lower", " low"), ("upper", " high")):
+            assert found[key] == pytest.approx([float(line[f"b{end}"]) for line in lines], rel=1e-4)
+        assert found["past"] == pytest.approx(rows(100)[-LOOK_BACK:, 1].tolist(), abs=1e-4)
+        assert len(found["before"]) == LOOK_BACK and found["before"][-1] == "2021-03-05 03:00"
+        one, two = post(seed=1), post(seed=2)
+        assert one["column"] == "a" and len(one["past"]) == LOOK_BACK and one["before"] == []
+        assert len(one["middle"]) == HORIZON and one["past"] != two["past"] and one == post(seed=1)
+        assert "one of a, b, c, got 'wind'" in post(422, column="wind")["error"]
+        assert (
+            "the table: there is no column 'c'"
+            in post(422, table="date,a,b\n2021-03-01,1,2\n")["error"]
+        )
+        short = "\n".join(recent.read_text().splitlines()[:6])
+        assert "expected 12 or more rows" in post(422, table=short)["error"]
+        page = client.get("/").text
+        assert 'id="tab-forecast"' in page and 'id="forecast-plot"' in page
+        assert "export function forecast" in client.get("/static/apps/forecast/page.js").text

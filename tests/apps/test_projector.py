@@ -5,12 +5,16 @@ import json
 import pytest
 import torch
 
-from linearizer import data, projecting, runs
-from linearizer.apps import projector
-from linearizer.baselines import Autoencoder, autoencoder_loss, ign_loss, train_for
-from linearizer.draws import Draw
-from linearizer.metrics import psnr, roc_auc
-from linearizer.training import Training, fit
+from linearizer import data
+from linearizer.apps.projector import model as projector
+from linearizer.apps.projector import use as projecting
+from linearizer.apps.projector.app import APP
+from linearizer.metrics.images import psnr, roc_auc
+from linearizer.runs import store
+from linearizer.runs.evaluate import evaluate_run
+from linearizer.runs.execute import execute
+from linearizer.runs.plan import make_plan
+from linearizer.training.draws import Draw
 
 SHAPE = (1, 8, 8)
 SMALL = {"hidden": 8, "blocks": 2, "flow_hidden": 16}
@@ -48,10 +52,9 @@ def made(name):
 def far():
     """Inputs of every kind and size."""
     x, draw = batch(8).x, Draw(3)
-    return torch.cat(
-        [x, 1 - x, draw.normal(x), 10 * draw.normal(x), 1e3 * x, torch.zeros_like(x[:1]),
-         projector.strokes(x, draw, 3), projector.strangers(x, draw), projector.noise(x, draw)]
-    )  # fmt: skip
+    near = [x, 1 - x, draw.normal(x), torch.zeros_like(x[:1]), projector.draw_strokes(x, draw, 3)]
+    others = [projector.draw_strangers(x, draw), projector.draw_noise(x, draw)]
+    return torch.cat([*near, *others, 10 * draw.normal(x), 1e3 * x])
 
 
 @pytest.mark.parametrize("name", MODELS)
@@ -238,7 +241,7 @@ def test_noise_of_any_size_has_normal_coordinates():
 
 def test_images_that_are_not_data_depend_on_place_alone():
     x = batch(80).x
-    for make in (projector.spoiled, projector.strangers, projector.noise):
+    for make in (projector.spoil, projector.draw_strangers, projector.draw_noise):
         whole, part = make(x, Draw(7)), make(x[40:], Draw(7, start=40))
         assert torch.allclose(whole[40:], part)
         assert whole.shape == x.shape and not torch.allclose(whole, x)
@@ -259,21 +262,21 @@ def run(tmp_path_factory):
         },
         "training": {"steps": 250, "rate": 3e-3, "validate_every": 250, "tensorboard": False},
     }
-    runs.execute(runs.plan("projector", flags=flags), folder, progress=False)
+    execute(make_plan("projector", flags=flags), folder, progress=False)
     return folder
 
 
 def test_training_makes_a_projector_that_beats_principal_components(run):
     torch.set_default_dtype(torch.float32)
-    one = projecting.projector_of(run)
-    x = runs.points(one, 297)
+    opened = projecting.open_projector(run)
+    model, x = opened.model, store.test_points(opened, 297)
     with torch.no_grad():
-        back = one.model()(x).clamp(0, 1)
+        back = model()(x).clamp(0, 1)
         train = source().train.batch(torch.arange(1200)).x.flatten(1)
         Q = torch.pca_lowrank(train, 12, niter=10)[2]
         pca = ((x.flatten(1) - train.mean(0)) @ Q @ Q.mT + train.mean(0)).reshape_as(x)
         assert float(psnr(back, x).mean()) > float(psnr(pca.clamp(0, 1), x).mean())
-        scores = [one.model.score(these) for these in (torch.rand(200, 1, 8, 8), x)]
+        scores = [model.score(these) for these in (torch.rand(200, 1, 8, 8), x)]
         assert roc_auc(*scores) > 0.9
 
 
@@ -298,39 +301,32 @@ def test_projecting_files(run, tmp_path):
 
 
 def test_evaluation_writes_a_table_and_pictures(run, tmp_path):
-    from linearizer import evaluation
-
     torch.set_default_dtype(torch.float32)
-    result = evaluation.projector(run, tmp_path, baseline_minutes=0.02)
+    result = evaluate_run(run, tmp_path)
     written = json.loads((tmp_path / "projector.json").read_text())
     assert written["idempotency_float32"] == result["idempotency_float32"]
     assert max(result["idempotency_float32"].values()) < 1e-4
     assert max(result["idempotency_float64"].values()) < 1e-10
     assert {"data", "noise 10", "zero", "scribbles"} <= set(result["idempotency_float32"])
-    for name in ("autoencoder", "ign"):
-        row = result["baselines"][name]
-        assert row["steps"] >= 10 and row["idempotency_float32"]["data"] > 1e-8
     assert set(result["reconstruction_by_rank"]) == {"2", "4", "8", "12", "16", "20"}
+    row = result["reconstruction_by_rank"]["12"]
+    assert row["psnr"] == result["reconstruction"]["psnr_mean_over_images"] > row["pca_psnr"] > 10
     for row in result["idempotency_at_other_ranks"].values():
         assert row["float32"] < 1e-4 and row["float64"] < 1e-10
     lattice = result["meet_and_join"]
     assert lattice["meet"]["rank"] + lattice["join"]["rank"] == 12
+    assert result["gaps"]["lower half"]["back-projection"] > 0
     for path in result["files"]:
         assert (tmp_path / path.rsplit("/", 1)[-1]).exists()
 
 
-def test_baselines_learn():
-    torch.set_default_dtype(torch.float32)
-    train = source().train
-    x = train.batch(torch.arange(200)).x
-    for loss in (autoencoder_loss, ign_loss):
-        torch.manual_seed(0)
-        net = Autoencoder(SHAPE, 12, 8)
-        before = float((net(x) - x).square().mean().detach())
-        fit(net, loss, train, Training(steps=60, rate=3e-3, tensorboard=False), progress=False)
-        assert float((net(x) - x).square().mean().detach()) < 0.7 * before
-    taken = train_for(0.5, net, autoencoder_loss, train, Training(batch=32))
-    assert taken["steps"] >= 10 and taken["cpu_seconds"] > 0
+def test_the_rank_is_chosen_where_none_is_asked_for():
+    model = APP.make(projector.Config(shape=SHAPE, **SMALL))
+    model.initialize(batch(300))
+    assert model().rank() == model.largest == 32
+    terms = projector.loss(model, batch(16), Draw(0))
+    assert all(bool(t.isfinite()) for t in terms.values())
+    assert projector.train_density(model, source()).source.parts[0].shape == (1200, 32)
 
 
 @pytest.mark.parametrize(

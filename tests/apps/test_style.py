@@ -11,19 +11,19 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import linearizer as lz
-from linearizer import runs, stylizing
-from linearizer.apps import style
-from linearizer.checkpoint import find, write_tensors
+from linearizer.apps.style import model as style
+from linearizer.apps.style import use
 from linearizer.cli import app
 from linearizer.data.images import Picture
 from linearizer.data.photos import Photos
-from linearizer.data.stylised import Pair, Stylised
-from linearizer.draws import Draw
+from linearizer.data.stylised import STYLISED, Pair, Stylised
+from linearizer.data.teachers import StyleNet
 from linearizer.families import StyleKernel
 from linearizer.nets import ImageNorm
 from linearizer.operators import MixingConvolution
-from linearizer.sources import SOURCES
-from linearizer.teachers import StyleNet
+from linearizer.runs.store import find, load_data, open_run
+from linearizer.training.checkpoint import write_tensors
+from linearizer.training.draws import Draw
 
 NAMES = ("candy", "mosaic", "udnie")
 MODELS = {
@@ -98,7 +98,7 @@ def images(n=2, height=32, width=32):
     ],
 )
 def test_sums_of_styles_are_read(text, weights):
-    assert style.mixture(text, NAMES) == pytest.approx(weights)
+    assert style.parse_blend(text, NAMES) == pytest.approx(weights)
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_sums_of_styles_are_read(text, weights):
 )
 def test_other_sums_are_told(text, says):
     with pytest.raises(ValueError) as told:
-        style.mixture(text, NAMES)
+        style.parse_blend(text, NAMES)
     assert says in str(told.value)
 
 
@@ -207,10 +207,10 @@ def test_tiles_give_what_the_whole_gives(monkeypatch):
     whole = model.render(x[None], kernel)[0]
     for norm in norms:
         norm.recording = False
-    monkeypatch.setattr(stylizing, "_statistics", lambda *_: contextlib.nullcontext())
-    monkeypatch.setattr(stylizing, "WHOLE", 100)
-    monkeypatch.setattr(stylizing, "TILE", 48)
-    parts = stylizing.render(model, kernel, x)
+    monkeypatch.setattr(use, "_hold_statistics", lambda *_: contextlib.nullcontext())
+    monkeypatch.setattr(use, "WHOLE", 100)
+    monkeypatch.setattr(use, "TILE", 48)
+    parts = use.render(model, kernel, x)
     reach = model.reach
     inner = (..., slice(reach, -reach), slice(reach, -reach))
     assert 0 < reach < 80
@@ -222,15 +222,15 @@ def test_large_photos_are_taken_in_tiles(monkeypatch):
     kernel = model.kernel("candy")
     x = images(1, 208, 180)[0]
     whole = model.render(x[None], kernel)[0]
-    monkeypatch.setattr(stylizing, "WHOLE", 10_000)
-    monkeypatch.setattr(stylizing, "TILE", 48)
-    parts = stylizing.render(model, kernel, x)
+    monkeypatch.setattr(use, "WHOLE", 10_000)
+    monkeypatch.setattr(use, "TILE", 48)
+    parts = use.render(model, kernel, x)
     assert (parts - whole).abs().mean() < 0.1 * (whole - whole.mean()).abs().mean()
     assert all(m.held is None for m in model.modules() if isinstance(m, ImageNorm))
     model.float()
     in_bytes = (x * 255).round().to(torch.uint8)
     torch.set_default_dtype(torch.float32)
-    made_of = stylizing.render(model, kernel.float(), in_bytes)
+    made_of = use.render(model, kernel.float(), in_bytes)
     assert made_of.dtype == torch.uint8 and made_of.shape == x.shape
 
 
@@ -269,14 +269,14 @@ def test_the_spread_of_a_rotation_is_none():
 
 def test_what_is_too_large_is_refused(monkeypatch):
     x = images(1, 40, 40)[0]
-    monkeypatch.setattr(stylizing, "UNDONE", 1000)
+    monkeypatch.setattr(use, "UNDONE", 1000)
     model = made()
     with pytest.raises(ValueError, match="at most 1,000 pixels to undo a style, got 1,600"):
-        stylizing.render(model, model.plain, x, undo=True)
-    monkeypatch.setattr(stylizing, "WHOLE", 100)
+        use.render(model, model.plain, x, undo=True)
+    monkeypatch.setattr(use, "WHOLE", 100)
     model = made("paper")
     with pytest.raises(ValueError, match="at most 400 pixels for this model"):
-        stylizing.render(model, model.plain, x)
+        use.render(model, model.plain, x)
 
 
 def test_kernels_come_from_a_network_of_the_number():
@@ -316,11 +316,11 @@ def test_small_and_large_photos_fit(tmp_path):
     tiny = tmp_path / "tiny.png"
     Image.fromarray(photo(0, 5, 9)).save(tiny)
     Image.fromarray(photo(0, 900, 30)).save(tmp_path / "tall.png")
-    from linearizer.data.photos import one_photo
+    from linearizer.data.photos import load_photo
 
-    data = Stylised(one_photo(tiny), {"a": dark}, 16)
+    data = Stylised(load_photo(tiny), {"a": dark}, 16)
     assert data.batch(torch.tensor([0])).y.shape == (1, 3, 16, 16)
-    tall = Stylised(one_photo(tmp_path / "tall.png"), {"a": dark}, 16)
+    tall = Stylised(load_photo(tmp_path / "tall.png"), {"a": dark}, 16)
     assert tall._bytes(0, 1).shape == (3, 640, 21)
 
 
@@ -375,7 +375,7 @@ def test_a_single_image_is_trained_on_as_a_whole(trained, tmp_path):
     assert told.exit_code == 0, told.output
     config = json.loads((tmp_path / "run" / "config.json").read_text())
     assert config["model"]["shape"] == [3, 32, 64]  # 28 × 64, and rows until 16 divides
-    source = runs.run_data(runs.opened(tmp_path / "run"), tmp_path).train
+    source = load_data(open_run(tmp_path / "run"), tmp_path).train
     assert len(source) == 4  # each style once, and the photo
     x, y, style, _ = source.batch(torch.arange(4))
     assert x.shape == y.shape == (4, 3, 32, 64) and style.tolist() == [0, 1, 2, 3]
@@ -398,13 +398,11 @@ def test_a_folder_of_another_kind_does_not_hide_a_shipped_model(tmp_path, monkey
 
 
 def test_tiles_tell_how_far_they_are(monkeypatch):
-    monkeypatch.setattr(stylizing, "WHOLE", 1)
-    monkeypatch.setattr(stylizing, "TILE", 64)
+    monkeypatch.setattr(use, "WHOLE", 1)
+    monkeypatch.setattr(use, "TILE", 64)
     model, seen = made(), []
     x = images(1, 80, 130)[0]
-    stylizing.render(
-        model, model.kernel("candy").detach(), x, progress=lambda *told: seen.append(told)
-    )
+    use.render(model, model.kernel("candy").detach(), x, progress=lambda *told: seen.append(told))
     assert [told[1:] for told in seen] == [(n, 6) for n in range(1, 7)]
 
 
@@ -553,18 +551,20 @@ def called(main, words):
 
 
 def test_evaluation_measures_everything(trained, tmp_path):
-    told = run("evaluate", "style", trained / "run", "-n", 1, "-o", tmp_path, "--data-root",
-               tmp_path, "--json")  # fmt: skip
+    words = ("-n", 1, "-o", tmp_path, "--data-root", tmp_path, "--json")
+    told = run("evaluate", trained / "run", *words)
     assert told.exit_code == 0, told.output
     result = json.loads(told.stdout)
     assert set(result["fidelity"]) == {"candy", "mosaic", "rain"}
+    assert all(set(row) == {"ours", "linear", "photo"} for row in result["fidelity"].values())
+    assert result["photos"] == 1 and result["held_out"]
     assert result["undo"]["candy"]["psnr"] > 30
     assert {p.name for p in tmp_path.iterdir()} >= {"style.json", "style.png", "strip.png"}
 
 
 def test_the_source_says_what_it_lacks(trained, tmp_path):
-    settings = SOURCES["stylised"].Settings(
+    settings = STYLISED.Settings(
         name=str(trained / "photos"), teachers=str(trained / "nets"), size=16
     )
-    notes = SOURCES["stylised"].load(settings, tmp_path, None).notes
+    notes = STYLISED.load(settings, tmp_path, None).notes
     assert any("no LPIPS weights" in note for note in notes)

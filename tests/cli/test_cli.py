@@ -12,8 +12,8 @@ import pytest
 import torch
 
 import linearizer as lz
-from linearizer.checkpoint import read_metrics
-from linearizer.training import Training
+from linearizer.training.checkpoint import read_metrics
+from linearizer.training.loop import Training
 
 SMALL = ("--steps", 30, "--blocks", 2, "--hidden", 16, "--batch", 32, "--log-every", 1,
          "--checkpoint-every", 10, "--validate-every", 10, "--no-tensorboard")  # fmt: skip
@@ -211,7 +211,7 @@ def test_export_torch_program_and_hub_round_trip(run, tmp_path):
     assert done.returncode == 0, done.stderr
     names = {p.name for p in (tmp_path / "hub").iterdir()}
     assert names == {"config.json", "model.safetensors", "README.md"}
-    from linearizer.hub import HubModel
+    from linearizer.runs.hub import HubModel
 
     hub = HubModel.from_pretrained(tmp_path / "hub")
     assert torch.equal(hub.model()(x), f(x))
@@ -287,17 +287,21 @@ BAD = [
     (("project", "mnist-flow", "FILE"), "expected a projector, but the run holds flow"),
     (("project", "FILE"), "not an image|cannot identify|expected an image"),
     (("project", "FILE", "--rank", "-1"), "Invalid value for .--rank"),
-    (("evaluate", "projector", "RUN"), "expected a projector, but the run holds attributes"),
-    (("read", "mnist-flow", "FILE"), "expected attributes or a distilled network"),
+    (("evaluate", "nowhere"), "no such run folder or shipped model"),
+    (("evaluate", "RUN", "--data", "nowhere"), "expected one of digits, mnist"),
+    (("evaluate", "RUN", "--out", "FILE"), "expected a folder, but .* is a file"),
+    (("--app", "none.py:APP", "runs"), r"none\.py: expected Python code that has an application"),
+    (("--app", "FILE", "runs"), r"app: expected FILE\.py:NAME or MODULE:NAME"),
+    (("--app", "json:loads", "runs"), r"expected an App .*, got function"),
+    (("train", "none.py:APP"), r"none\.py: expected Python code that has an application"),
+    (("read", "mnist-flow", "FILE"), "expected a run of attributes or distill"),
     (("imagine", "RUN", "-w", "eleven"), "there is no output 'eleven'. Known: 0, 1"),
     (("edit", "RUN", "FILE", "-w", "3"), "not an image|expected a readable image"),
     (("erase", "RUN", "FILE", "-a", "cat"), "there is no output 'cat'"),
     (("vary", "RUN", "FILE", "--amount", "2"), "Invalid value for .--amount"),
-    (("distill", "none.onnx", "--data", "digits"), r"none\.onnx"),
-    (("distill", "betahh", "--data", "digits"), "betahh.*Did you mean .*betah"),
-    (("train", "disentangle", "--teacher", "FILE", "--data", "digits"), "expected"),
-    (("evaluate", "attributes", "mnist-flow"), "expected attributes or a distilled network"),
-    (("evaluate", "disentanglement", "--encoder", "nothing"), "nothing"),
+    (("train", "distill", "--teacher", "none.onnx", "--data", "digits"), r"none\.onnx"),
+    (("train", "distill", "--teacher", "betahh"), "betahh.*Did you mean .*betah"),
+    (("train", "distill", "--teacher", "FILE", "--data", "digits"), "expected"),
     (("data", "fetch", "mnits"), "Did you mean .mnist"),
     (("quickstart", "--out", "FILE"), "needs a folder, but"),
     (("quickstart", "--out", "FILE/below"), "Not a directory|needs a folder"),
@@ -334,8 +338,8 @@ def test_a_network_is_distilled_read_and_edited(tmp_path):
     )
     pixels = (255 * lz.data.load("digits").test.batch(torch.tensor([0])).x[0, 0]).byte()
     Image.fromarray(pixels.numpy()).save(tmp_path / "digit.png")
-    done = linearizer("distill", "mine.py:net", "--data", "digits", "--steps", 20, "-q", "-o",
-                      "run", cwd=tmp_path)  # fmt: skip
+    how = ("--teacher", "mine.py:net", "--data", "digits", "--steps", 20)
+    done = linearizer("train", "distill", *how, "-q", "-o", "run", cwd=tmp_path)
     assert done.returncode == 0 and "R2" in done.stdout, done.stderr
     done = linearizer("read", "run", "digit.png", "--json", cwd=tmp_path)
     before = json.loads(done.stdout)["images"][0]["scores"]
@@ -349,9 +353,8 @@ def test_a_network_is_distilled_read_and_edited(tmp_path):
 def test_version_help_and_completion():
     assert linearizer("version").stdout.strip() == lz.__version__
     top = linearizer("--help").stdout
-    for name in ("quickstart", "data", "train", "resume", "runs", "certify", "spectrum", "export",
-                 "project", "distill", "read", "imagine", "edit", "vary", "erase", "report",
-                 "reproduce"):  # fmt: skip
+    names = "quickstart data train resume runs evaluate certify spectrum export report"
+    for name in f"{names} project read imagine edit vary erase".split():
         assert name in top
         text = linearizer(name, "--help").stdout
         assert "Example: linearizer" in re.sub(r"\s+", " ", text), name
@@ -370,8 +373,8 @@ def test_version_help_and_completion():
 
 def test_help_and_the_list_of_runs_do_not_load_torch():
     code = (
-        "import sys, linearizer.cli, linearizer.listing, pathlib; "
-        "linearizer.listing.listing(pathlib.Path('.')); "
+        "import sys, linearizer.cli, linearizer.runs.listing, pathlib; "
+        "linearizer.runs.listing.list_runs(pathlib.Path('.')); "
         "print('torch' in sys.modules, 'numpy' in sys.modules)"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

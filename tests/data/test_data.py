@@ -43,13 +43,14 @@ def own_folders(tmp_path, monkeypatch):
 # -- names and folders -------------------------------------------------------------------------
 
 
-def test_importing_pulls_only_torch_and_numpy():
+def test_importing_pulls_only_torch_numpy_and_pydantic():
     code = (
-        "import sys, torch, numpy, linearizer; before = set(sys.modules); import linearizer.data; "
+        "import sys, torch, numpy, linearizer; from pydantic import BaseModel, Field; "
+        "before = set(sys.modules); import linearizer.data; "
         "print(*sorted({m.split('.')[0] for m in set(sys.modules) - before}))"
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert set(out.stdout.split()) - sys.stdlib_module_names <= {"linearizer"}
+    assert set(out.stdout.split()) - sys.stdlib_module_names <= {"linearizer", "pydantic"}
 
 
 def test_the_root_is_the_argument_then_the_variable_then_the_home_folder(tmp_path, monkeypatch):

@@ -15,11 +15,11 @@ from onnx import TensorProto, helper
 from torch import nn
 
 from laws import close
-from linearizer.data import Arrays, Distilled, Images, Sprites, Windows, load_arrays
-from linearizer.export import _quiet
-from linearizer.nets import described
-from linearizer.networks import Network, load_network
-from linearizer.teachers import ENCODERS, Burgess, load_encoder
+from linearizer.data import Arrays, DistillPart, Images, Sprites, Windows, load_arrays
+from linearizer.data.networks import Network, load_network
+from linearizer.data.teachers import ENCODERS, Burgess, load_encoder
+from linearizer.nets import describe_layers
+from linearizer.runs.export import _quiet
 
 
 def rand(*shape):
@@ -91,7 +91,7 @@ def test_the_encoder_is_that_of_the_paper(side, layers):
     close(net(x), mean)
     close(net(x), h[:, 0::2])
     close(net.chain()(x), net(x))
-    assert len(described(net.chain())) == 2 * layers + 6
+    assert len(describe_layers(net.chain())) == 2 * layers + 6
     with torch.no_grad():
         net.chain()[0].weight.zero_()  # a copy
     close(net(x), h[:, 0::2])
@@ -159,7 +159,7 @@ def test_wrong_weights_are_told_with_what_to_do(tmp_path):
             load_encoder(folder)
     saved(folder, net)
     (folder / "specs.json").write_text('{"img_size": [1, 64, 64], "latent_dim": 3}')
-    with told("for images (1, 64, 64), but encoder.conv_64.weight is absent (and 1 more)"):
+    with told("for images (1, 64, 64) with 3", "encoder.conv_64.weight is absent (and 1 more)"):
         load_encoder(folder)
 
 
@@ -574,7 +574,7 @@ def file(tmp_path, monkeypatch):
     later = "from torch import nn\nclass Later(nn.Linear):\n    def __init__(self):\n"
     (path.parent / "later.py").write_text(f"{later}        super().__init__(4, 2)\n")
     yield path
-    for name in ("beside", "later", "linearizer_network_teacher"):
+    for name in ("beside", "later", "linearizer_code_teacher"):
         sys.modules.pop(name, None)
 
 
@@ -582,8 +582,8 @@ def test_code_of_ones_own_gives_a_network(file):
     before, x = list(sys.path), rand(5, 4)
     network = load_network(f"{file}:net")
     assert (network.name, network.probe(x)) == ("teacher.py:net", 3)
-    assert network.module is not sys.modules["linearizer_network_teacher"].net
-    close(network(x), sys.modules["linearizer_network_teacher"].net(x).detach(), 1e-6)
+    assert network.module is not sys.modules["linearizer_code_teacher"].net
+    close(network(x), sys.modules["linearizer_code_teacher"].net(x).detach(), 1e-6)
     assert load_network(f"{file}:build").probe(x) == 2
     assert load_network("torch.nn:Identity").probe(x) == 4
     assert sys.path == before
@@ -598,7 +598,7 @@ def test_wrong_code_is_told(file, tmp_path):
         f"{file}:broken": "it fails (KeyError: 'no such weights'). Mend it.",
         f"{file}:leaves": "it fails (SystemExit: 2)",
         f"{file}:wrong": "but it gave str. Return the network.",
-        f"{tmp_path}/none.py:net": "expected Python code that builds a network, but there is no",
+        f"{tmp_path}/none.py:net": "expected Python code that has a network, but there is no",
         "no.such.package:net": "(ModuleNotFoundError: No module named 'no'). Install it, or name",
         "torch.nn:Linear": "got one with arguments",
     }
@@ -622,14 +622,14 @@ def test_outputs_stand_beside_the_samples_of_any_part():
     ]
     for part, shape in zip(parts, [(6,), (1, 2, 3), (3, 2)], strict=True):
         net = nn.Sequential(nn.Flatten(), nn.Linear(6, 4))
-        data = Distilled(part, load_network(net))
+        data = DistillPart(part, load_network(net))
         index = torch.tensor([3, 0, 3, 19])
         x, y = data.batch(index)
         assert (len(data), data.shape, data.outputs) == (20, shape, 4)
         assert torch.equal(x, part.batch(index).x) and y.dtype == torch.float32
         close(y.double(), net(x.double()).detach(), 1e-5)
         assert data.part is part and not y.requires_grad
-        assert repr(data) == f"Distilled({part!r}, 'Sequential' with 4 outputs)"
+        assert repr(data) == f"DistillPart({part!r}, 'Sequential' with 4 outputs)"
         with pytest.raises(ValueError, match="expected rows 0 to 19"):
             data.batch(torch.tensor([20]))
 
@@ -637,12 +637,12 @@ def test_outputs_stand_beside_the_samples_of_any_part():
 def test_a_network_that_does_not_fit_the_samples_is_told():
     network = Network(Burgess(), "vae", (1, 64, 64), 10)
     with told("vae: expected samples of shape (1, 64, 64), got (1, 8, 8). Choose data"):
-        Distilled(Images(torch.zeros(3, 1, 8, 8, dtype=torch.uint8)), network)
-    with told("Distilled: expected 1 or more samples, got none"):
-        Distilled(Arrays(rand(0, 4)), network)
+        DistillPart(Images(torch.zeros(3, 1, 8, 8, dtype=torch.uint8)), network)
+    with told("DistillPart: expected 1 or more samples, got none"):
+        DistillPart(Arrays(rand(0, 4)), network)
     with told("depend on their own sample"):  # equal first samples do not hide it
         x = torch.cat([torch.ones(5, 2, dtype=torch.float32), rand(5, 2)])
-        Distilled(Arrays(x), load_network(Returns(lambda x: x - x.mean(0))))
+        DistillPart(Arrays(x), load_network(Returns(lambda x: x - x.mean(0))))
 
 
 def test_arrays_are_checked():
@@ -788,7 +788,7 @@ def decoded(weights, z):
 @pytest.mark.parametrize("name", ENCODERS)
 def test_the_published_means_hold_the_sprites(encoders, name):
     sprites = Sprites()
-    data = Distilled(sprites, load_network(name, encoders))
+    data = DistillPart(sprites, load_network(name, encoders))
     assert (data.network.name, data.shape, data.outputs) == (name, (1, 64, 64), 10)
     index = torch.randint(len(sprites), (300,), generator=torch.Generator().manual_seed(1))
     x, mean = data.batch(index)
@@ -803,7 +803,7 @@ def test_the_published_means_hold_the_sprites(encoders, name):
 
 def test_the_means_follow_the_place_of_a_sprite(encoders):
     """Of the encoder that took the places apart, one mean each rises or falls with x and with y."""
-    data = Distilled(Sprites(), load_network("betab", encoders))
+    data = DistillPart(Sprites(), load_network("betab", encoders))
     step = torch.arange(32)
     for column, latent in ((3, 7), (4, 5)):
         factors = torch.tensor([1, 3, 7, 12, 12]).repeat(32, 1)

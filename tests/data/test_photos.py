@@ -11,8 +11,8 @@ from PIL import Image
 from linearizer import data, fit
 from linearizer.data import Photos, photos
 from linearizer.data.images import Picture
-from linearizer.draws import Draw
-from linearizer.training import Training
+from linearizer.training.draws import Draw
+from linearizer.training.loop import Training
 
 SHAPES = [(30, 20), (20, 30), (41, 27), (16, 16), (90, 3), (1, 1)]  # width, height
 

@@ -10,7 +10,7 @@ from scipy.interpolate import CubicSpline
 from torch import nn
 
 from linearizer.data import SYSTEMS, Pairs, Trajectories, dynamics, pairs, simulate
-from linearizer.training import Training, fit
+from linearizer.training.loop import Training, fit
 
 
 def rows(*index: int) -> torch.Tensor:

@@ -9,7 +9,7 @@ import torch.nn.functional as F
 from safetensors.torch import save_file
 
 from laws import close
-from linearizer.teachers import StyleNet, load_style, load_styles
+from linearizer.data.teachers import StyleNet, load_style, load_styles
 
 
 def written_out(weights, x):

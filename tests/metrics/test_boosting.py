@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from sklearn.ensemble import GradientBoostingClassifier
 
-from linearizer.boosting import boost
+from linearizer.metrics.boosting import boost
 
 
 def codes(seed: int, n: int, k: int) -> np.ndarray:

@@ -9,11 +9,9 @@ import numpy as np
 import pytest
 import torch
 
-from linearizer import boosting, disentanglement
-from linearizer.data import Sprites
-from linearizer.disentanglement import (
+from linearizer.metrics import boosting, disentanglement
+from linearizer.metrics.disentanglement import (
     Scores,
-    codes_of,
     concentration,
     dci,
     factor_vae,
@@ -222,7 +220,7 @@ def test_the_protocol_is_the_stated_one(monkeypatch):
     from sklearn.svm import LinearSVC
 
     machines, trees = [], []
-    calls = {"_votes": [], "_split": []}
+    calls = {"_count_votes": [], "_draw_samples": []}
 
     def fit(self, x, y, usual=LinearSVC.fit):
         machines.append((self.get_params(), x, y))
@@ -244,10 +242,10 @@ def test_the_protocol_is_the_stated_one(monkeypatch):
     for name in calls:
         spy_on_call(name, getattr(disentanglement, name))
     scores(grid(), SIZES, 7, workers=1)
-    assert [c[3:5] for c in calls["_votes"]] == [(10_000, 64), (5_000, 64)]
-    variance = torch.from_numpy(calls["_votes"][0][2])
+    assert [c[3:5] for c in calls["_count_votes"]] == [(10_000, 64), (5_000, 64)]
+    variance = torch.from_numpy(calls["_count_votes"][0][2])
     assert torch.allclose(variance, torch.full((3,), 59 / 60), atol=0.04)  # many samples
-    assert [c[4:6] for c in calls["_split"]] == [(10_000, 5_000), (10_000, 5_000)]
+    assert [c[4:6] for c in calls["_draw_samples"]] == [(10_000, 5_000), (10_000, 5_000)]
     for parameters, x, y in machines:
         assert (parameters["C"], parameters["class_weight"]) == (0.01, "balanced")
         assert x.shape == (10_000, 1) and y.shape == (10_000,)
@@ -281,45 +279,6 @@ def test_a_seed_says_everything():
     assert found == Scores(factor_vae(z, SIZES, 3, votes=(200, 200)), gap, D, C, I)
     other = scores(z, SIZES, 4, **few)
     assert all(a != b for a, b in zip(found, other, strict=True))
-
-
-# -- codes of a data set -----------------------------------------------------------------------
-
-
-class FirstSprites:
-    """The first 70 of all sprites."""
-
-    def __len__(self):
-        return 70
-
-    def batch(self, index):
-        assert int(index.max()) < 70
-        return Sprites().batch(index)
-
-
-def centre(x):
-    """Mean column and row of the white pixels, (n, 2)."""
-    at = torch.arange(64.0)
-    mass = x.double().sum((1, 2, 3))
-    return torch.stack([x.sum((1, 2)) @ at.to(x) / mass, x.sum((1, 3)) @ at.to(x) / mass], 1)
-
-
-def test_codes_are_in_the_order_of_the_data():
-    seen = []
-    z = codes_of(centre, FirstSprites(), batch=32, progress=lambda *a: seen.append(a))
-    assert z.shape == (70, 2) and z.dtype == torch.float32
-    assert seen == [("codes", 32, 70), ("codes", 64, 70), ("codes", 70, 70)]
-    assert torch.allclose(z, centre(Sprites().batch(torch.arange(70)).x).float())
-    x, y = z.unbind(1)
-    for start in (0, 32):  # y changes fastest, then x
-        assert bool((y[start : start + 32].diff() > 0.5).all())
-        assert bool((x[start : start + 32].diff().abs() < 0.1).all())
-    assert float(x[32] - x[31]) > 0.5
-
-
-def test_codes_are_without_gradients():
-    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64 * 64, 3)).float()
-    assert not codes_of(net, FirstSprites()).requires_grad
 
 
 def test_codes_of_any_float_dtype_are_taken():
@@ -362,8 +321,6 @@ def test_wrong_counts_are_named():
         (lambda: sap(z, SIZES, test=0), "sap: expected test ≥ 1, got 0"),
         (lambda: dci(z, SIZES, test=0), "dci: expected test ≥ 1, got 0"),
         (lambda: dci(z, SIZES, workers=0), "dci: expected workers ≥ 1, got 0"),
-        (lambda: codes_of(centre, FirstSprites(), 0), "codes_of: expected batch ≥ 1, got 0"),
-        (lambda: codes_of(centre, ""), "codes_of: expected images ≥ 1, got 0"),
     ):
         with pytest.raises(ValueError, match=words):
             call()
@@ -373,13 +330,7 @@ def test_wrong_counts_are_named():
             sap(skewed, (2, 2), seed, train=2)
 
 
-def test_wrong_encoders_and_importances_are_named():
-    with pytest.raises(ValueError, match=r"codes \(32, k\) of 32 images, got shape \(32, 1, 64"):
-        codes_of(lambda x: x, FirstSprites(), batch=32)
-    with pytest.raises(ValueError, match=r"codes \(32, k\) of 32 images, got shape \(1, 2\)"):
-        codes_of(lambda x: centre(x[:1]), FirstSprites(), batch=32)
-    with pytest.raises(ValueError, match=r"codes \(6, 32\) of 6 images, got shape \(6, 6\)"):
-        codes_of(lambda x: torch.zeros(len(x), len(x)), FirstSprites(), batch=32)
+def test_wrong_importances_are_named():
     with pytest.raises(ValueError, match=r"n ≥ 2, got shape \(3, 1\)"):
         concentration(torch.ones(3, 1))
     for wrong in (-1.0, math.nan):
@@ -388,6 +339,6 @@ def test_wrong_encoders_and_importances_are_named():
 
 
 def test_importing_it_does_not_import_scikit_learn():
-    code = "import sys, linearizer.disentanglement as d; print('sklearn' in sys.modules)"
+    code = "import sys, linearizer.metrics.disentanglement as d; print('sklearn' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from linearizer import data
-from linearizer.metrics import digit_classifier, digit_features, frechet, psnr
+from linearizer.metrics.images import digit_classifier, digit_features, frechet, psnr
 
 
 def test_psnr_is_per_image():

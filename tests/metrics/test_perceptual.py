@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from laws import close
-from linearizer.perceptual import CHANNELS, LPIPS, load_lpips, shapes
+from linearizer.metrics.perceptual import CHANNELS, LPIPS, load_lpips, shapes
 
 BACKBONES = ["alex", "squeeze"]
 

@@ -6,7 +6,9 @@ import pytest
 import torch
 
 from linearizer import data
-from linearizer.baselines import (
+from linearizer.data import Table, Windows
+from linearizer.training.loop import Training, fit
+from paper.weather_baselines import (
     DLinear,
     LastValue,
     PatchTST,
@@ -15,8 +17,6 @@ from linearizer.baselines import (
     forecast_loss,
     forecast_measure,
 )
-from linearizer.data import Table, Windows
-from linearizer.training import Training, fit
 
 LOOK_BACK, HORIZON = 24, 8
 MODELS = {

@@ -1,5 +1,6 @@
 """The paper's experiments again: at a tiny scale, stopped and resumed, and with data missing."""
 
+import dataclasses
 import json
 import os
 import re
@@ -12,21 +13,26 @@ from pathlib import Path
 
 import pytest
 import torch
-from typer.testing import CliRunner
 
-from linearizer import checkpoint, evaluation, reproduce, results, runs
-from linearizer.checkpoint import read_config, read_metrics
-from linearizer.cli import app
-from linearizer.reproduce import SCALES, Recipe, Scale, _planned
+from linearizer.runs.execute import execute
+from linearizer.runs.store import find, models
+from linearizer.training.checkpoint import read_config, read_metrics
+from paper import claims, pages, reproduce
+from paper.__main__ import main
+from paper.experiment import Recipe
+from paper.pages import EXPERIMENTS
+from paper.reproduce import SCALES, plan_recipe
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 
 
 def command(*words):
-    return [sys.executable, "-m", "linearizer.cli", "reproduce", *map(str, words)]
+    return [sys.executable, "-m", "paper", *map(str, words)]
 
 
-def linearizer(*words, **options):
+def paper(*words, **options):
+    """What the command line does; ``python -m paper`` is run where the repository is."""
+    options = {"cwd": ROOT, **options}
     return subprocess.run(command(*words), capture_output=True, text=True, timeout=600, **options)
 
 
@@ -47,13 +53,18 @@ def recipe(name="digits", **training):
     return Recipe(name, "attributes", None, flags, measured)
 
 
+def use(monkeypatch, steps, *recipes):
+    """Let the scale "tiny" be these runs of one experiment."""
+    torch.set_default_dtype(torch.float32)
+    small = dataclasses.replace(EXPERIMENTS["attributes"], recipes={"tiny": recipes})
+    monkeypatch.setitem(EXPERIMENTS, "attributes", small)
+    monkeypatch.setitem(SCALES, "tiny", steps)
+
+
 @pytest.fixture
 def small(monkeypatch):
     """A scale of two quick runs of one experiment."""
-    torch.set_default_dtype(torch.float32)
-    scale = Scale({"attributes": (recipe("first"), recipe("second"))}, {}, {}, steps=4)
-    monkeypatch.setitem(SCALES, "tiny", scale)
-    return scale
+    use(monkeypatch, 4, recipe("first"), recipe("second"))
 
 
 def test_all_is_trained_measured_and_compared(small, tmp_path):
@@ -61,15 +72,15 @@ def test_all_is_trained_measured_and_compared(small, tmp_path):
     result = reproduce.reproduce(["attributes"], "tiny", tmp_path / "r", say=said.append)
     assert result["problems"] == {} and result["files"] == [str(tmp_path / "r" / "results.md")]
     assert "[1/2] first: training" in said and "[2/2] second: accuracies" in said
-    found = results.gathered(tmp_path / "r")
+    found = pages.read_folder(tmp_path / "r")
     assert found["attributes"].keys() == {"machine", "first", "second"}
     assert found["state"]["done"] == ["first trained", "first measured", "second trained",
                                       "second measured"]  # fmt: skip
     assert found["shipped"]["first"]["steps"] == 4 and found["shipped"]["first"]["minutes"] > 0
     text = (tmp_path / "r" / "results.md").read_text()
-    assert text == results.page(found, (tmp_path / "r").as_posix())
+    assert text == pages.make_page(found, (tmp_path / "r").as_posix())
     assert "| 50.0% (majority: 10.0%) | no number in the paper |" in text
-    assert "`linearizer reproduce attributes --scale tiny`" in text and "Scale: `tiny`." in text
+    assert "`python -m paper attributes --scale tiny`" in text and "Scale: `tiny`." in text
     for run in ("first", "second"):
         assert (tmp_path / "r" / run / "report.html").exists()
         assert (tmp_path / "r" / run / "evaluation" / "report.html").exists()
@@ -79,26 +90,23 @@ def test_what_is_done_is_not_done_again(small, tmp_path, monkeypatch):
     reproduce.reproduce(["attributes"], "tiny", tmp_path)
     text = (tmp_path / "results.md").read_text()
     said = []
-    monkeypatch.setattr(reproduce.runs, "execute", None)
+    monkeypatch.setattr(reproduce, "execute", None)
     reproduce.reproduce(["attributes"], "tiny", tmp_path, say=said.append)
     assert said == ["[1/2] first: done before", "[2/2] second: done before"]
     assert (tmp_path / "results.md").read_text() == text
 
 
 def test_two_at_once_keep_what_the_other_has_done(tmp_path, monkeypatch):
-    torch.set_default_dtype(torch.float32)
-
     def meanwhile(*arguments):
         other = reproduce._Work(tmp_path, "tiny", None, None, lambda text: None, False)
-        other.do("attributes", "inner")
+        other.do(EXPERIMENTS["attributes"], "inner")
         return measured(*arguments)
 
     outer = recipe("outer")._replace(measure=meanwhile)
-    scale = Scale({"attributes": (outer, recipe("inner"))}, {}, {}, steps=2)
-    monkeypatch.setitem(SCALES, "tiny", scale)
+    use(monkeypatch, 2, outer, recipe("inner"))
     work = reproduce._Work(tmp_path, "tiny", None, None, lambda text: None, False)
-    work.do("attributes", "outer")
-    found = results.gathered(tmp_path)
+    work.do(EXPERIMENTS["attributes"], "outer")
+    found = pages.read_folder(tmp_path)
     assert found["attributes"].keys() == {"machine", "inner", "outer"}
     assert found["shipped"].keys() == {"inner", "outer"}
     assert found["state"]["done"] == ["outer trained", "inner trained", "inner measured",
@@ -117,14 +125,12 @@ def test_a_stop_between_training_and_measuring_keeps_the_training(small, tmp_pat
         return measured(*arguments)
 
     with monkeypatch.context() as patch:
-        bad = Scale({"attributes": (recipe()._replace(measure=stopped),)}, {}, {}, steps=3)
-        patch.setitem(SCALES, "tiny", bad)
+        use(patch, 3, recipe()._replace(measure=stopped))
         with pytest.raises(KeyboardInterrupt):
             reproduce.reproduce(["attributes"], "tiny", tmp_path)
     assert json.loads((tmp_path / "state.json").read_text())["done"] == ["digits trained"]
-    good = Scale({"attributes": (recipe()._replace(measure=again),)}, {}, {}, steps=3)
-    monkeypatch.setitem(SCALES, "tiny", good)
-    monkeypatch.setattr(reproduce.runs, "execute", None)
+    use(monkeypatch, 3, recipe()._replace(measure=again))
+    monkeypatch.setattr(reproduce, "execute", None)
     assert reproduce.reproduce(["attributes"], "tiny", tmp_path)["problems"] == {}
     assert minutes[0] == minutes[1]  # so that a baseline of equal time is known again
 
@@ -140,7 +146,7 @@ def test_a_lost_file_begins_its_part_anew(small, tmp_path, monkeypatch):
     (tmp_path / "attributes.json").unlink()
     said = []
     with monkeypatch.context() as patch:
-        patch.setattr(reproduce.runs, "execute", None)  # what is trained stays so
+        patch.setattr(reproduce, "execute", None)  # what is trained stays so
         again = reproduce.reproduce(["attributes"], "tiny", tmp_path, say=said.append)
     assert again["problems"] == {} and "[1/2] first: measuring" in said
     assert (tmp_path / "results.md").read_text() == text
@@ -156,13 +162,10 @@ def test_a_lost_file_begins_its_part_anew(small, tmp_path, monkeypatch):
 
 
 def test_an_error_of_one_part_leaves_the_others(tmp_path, monkeypatch):
-    torch.set_default_dtype(torch.float32)
-
     def fails(*arguments):
         raise KeyError("psnr\nof")
 
-    scale = Scale({"attributes": (recipe("bad")._replace(measure=fails), recipe())}, {}, {}, 2)
-    monkeypatch.setitem(SCALES, "tiny", scale)
+    use(monkeypatch, 2, recipe("bad")._replace(measure=fails), recipe())
     result = reproduce.reproduce(["attributes"], "tiny", tmp_path)
     assert result["problems"].keys() == {"bad"} and "KeyError: " in result["problems"]["bad"]
     text = (tmp_path / "results.md").read_text()
@@ -170,13 +173,10 @@ def test_an_error_of_one_part_leaves_the_others(tmp_path, monkeypatch):
 
 
 def test_a_stop_leaves_the_page_of_what_is_done(tmp_path, monkeypatch):
-    torch.set_default_dtype(torch.float32)
-
     def stopped(*arguments):
         raise KeyboardInterrupt
 
-    parts = (recipe(), recipe("late")._replace(measure=stopped))
-    monkeypatch.setitem(SCALES, "tiny", Scale({"attributes": parts}, {}, {}, 2))
+    use(monkeypatch, 2, recipe(), recipe("late")._replace(measure=stopped))
     with pytest.raises(KeyboardInterrupt):
         reproduce.reproduce(["attributes"], "tiny", tmp_path)
     assert "50.0%" in (tmp_path / "results.md").read_text()
@@ -187,7 +187,7 @@ def test_a_part_of_the_experiments_leaves_the_page_of_all_alone(tmp_path, monkey
     Path("docs").mkdir()
     Path("docs/results.md").write_text("of all")
     Path("some").mkdir()
-    names = [file for e in results.EXPERIMENTS.values() for file in e.files]
+    names = [e.file for e in EXPERIMENTS.values()]
     for name in names[:-1]:
         shutil.copy(ROOT / "benchmarks" / f"{name}.json", "some")
     assert reproduce.compare(Path("some"))["files"] == ["some/results.md"]
@@ -209,37 +209,33 @@ def test_a_part_of_the_experiments_leaves_the_page_of_all_alone(tmp_path, monkey
     [
         ("flow", lambda flow: [flow], r"flow\.json: expected a JSON object, got a list"),
         ("flow", lambda flow: {k: v for k, v in flow.items() if k != "machine"},
-         r"flow\.json: expected what `linearizer reproduce flow` writes, but 'machine' is not"),
+         r"flow\.json: expected what `python -m paper flow` writes, but 'machine' is not"),
         ("flow", lambda flow: {**flow, "mnist-flow": {"one_against_many": 3}}, r"flow\.json: exp"),
         ("weather", lambda weather: {**weather, "rows": []}, r"weather\.json: expected what"),
     ],
 )  # fmt: skip
-def test_json_of_another_shape_is_one_sentence(name, change, says, tmp_path):
+def test_json_of_another_shape_is_one_sentence(name, change, says, tmp_path, capsys):
     for file in (name, "shipped"):
         shutil.copy(ROOT / "benchmarks" / f"{file}.json", tmp_path)
     path = tmp_path / f"{name}.json"
     path.write_text(json.dumps(change(json.loads(path.read_text()))))
-    words = ["reproduce", "--from", str(tmp_path), "-o", str(tmp_path / "page.md")]
-    done = CliRunner().invoke(app, words)
-    assert isinstance(done.exception, ValueError)  # which `main` prints, with exit code 2
-    assert re.search(says, str(done.exception)) and "\n" not in str(done.exception)
+    assert main(["--from", str(tmp_path), "-o", str(tmp_path / "page.md")]) == 2
+    (said,) = capsys.readouterr().err.splitlines()
+    assert said.startswith("paper: ") and re.search(says, said)
     assert not (tmp_path / "page.md").exists()
 
 
 def test_missing_data_are_said_after_the_others_are_done(tmp_path, monkeypatch):
-    torch.set_default_dtype(torch.float32)
-    faces = recipe("faces")._replace(flags={"data": {"name": "celeba"}})
-    scale = Scale({"attributes": (faces, recipe())}, {}, {}, steps=2)
-    monkeypatch.setitem(SCALES, "tiny", scale)
-    names = ["weather", "disentangle", "attributes"]
+    use(monkeypatch, 2, recipe("faces")._replace(flags={"data": {"name": "celeba"}}), recipe())
+    names = ["weather", "distill", "attributes"]
     result = reproduce.reproduce(names, "tiny", tmp_path / "r", root=tmp_path / "none")
-    assert result["problems"].keys() == {"weather", "disentangle", "faces"}
+    assert result["problems"].keys() == {"weather", "distill", "faces"}
     assert "linearizer data fetch weather" in result["problems"]["weather"]
     assert "celeba: expected img_align_celeba.zip" in result["problems"]["faces"]
     assert all(not re.search(r"\n", p) for p in result["problems"].values())
     text = Path(result["files"][0]).read_text()
     assert "**Not done**: faces. " in text and "50.0%" in text
-    assert "Not measured yet: `linearizer reproduce weather`." in text
+    assert "Not measured yet: `python -m paper weather`." in text
 
 
 def test_evaluations_that_train_by_themselves_are_kept(tmp_path, monkeypatch):
@@ -261,17 +257,21 @@ def test_evaluations_that_train_by_themselves_are_kept(tmp_path, monkeypatch):
         for errors in rows.values():
             first, last = errors.pop("mse_first_step"), errors.pop("mse_last_step")
             errors["mse_by_step"] = [first, last]
-    monkeypatch.setattr(evaluation, "weather", table("weather", weather))
-    monkeypatch.setattr(evaluation, "disentanglement", table("disentanglement", encoders))
-    result = reproduce.reproduce(["weather", "disentangle"], "here", tmp_path / "r",
+    for name, file, rows in (
+        ("weather", "weather", weather),
+        ("distill", "disentanglement", encoders),
+    ):
+        stand_in = dataclasses.replace(EXPERIMENTS[name], table=table(file, rows))
+        monkeypatch.setitem(EXPERIMENTS, name, stand_in)
+    result = reproduce.reproduce(["weather", "distill"], "here", tmp_path / "r",
                                  tmp_path / "page.md", steps=7)  # fmt: skip
     assert result["problems"] == {} and asked["disentanglement"]["seeds"] == 10
     assert asked["weather"]["steps"] == asked["disentanglement"]["steps"] == 7
-    found = results.gathered(tmp_path / "r")
-    committed = results.gathered(ROOT / "benchmarks")
+    found = pages.read_folder(tmp_path / "r")
+    committed = pages.read_folder(ROOT / "benchmarks")
     assert found["weather"]["rows"] == committed["weather"]["rows"]
     ours, theirs = (
-        {c.what: c.ours for s in results.sections(f) for c in s.claims if s.name == "disentangle"}
+        {c.what: c.ours for s in pages.make_sections(f) for c in s.claims if s.name == "distill"}
         for f in (found, committed)
     )
     assert ours == theirs
@@ -310,12 +310,12 @@ def test_requests_that_cannot_be_met(small, tmp_path, monkeypatch):
 @pytest.mark.parametrize("scale", SCALES)
 def test_every_recipe_can_be_planned(scale):
     """Of each scale, with and without steps: names of presets, flags and data are right."""
-    chosen = SCALES[scale]
-    assert set(chosen.recipes) | {"weather", "disentangle"} == set(results.EXPERIMENTS)
-    for steps in (None, 7):
-        for recipes in chosen.recipes.values():
-            for one in recipes:
-                plan = _planned(one, steps)
+    for experiment in EXPERIMENTS.values():
+        assert (scale in experiment.recipes) != (scale in experiment.settings), experiment.name
+        assert (experiment.table is not None) == (scale in experiment.settings)
+        for steps in (None, 7):
+            for one in experiment.recipes.get(scale, ()):
+                plan = plan_recipe(one, steps)
                 if steps is not None:
                     assert plan.training.steps == 7 and plan.training.checkpoint_every == 1
                     assert plan.model.get("refine", 7) in (0, 7)
@@ -324,13 +324,13 @@ def test_every_recipe_can_be_planned(scale):
 def test_shipped_models_come_from_the_recipes():
     """What `reproduce` trains at this scale is what the shipped models were trained by."""
     seen = 0
-    for recipes in SCALES["here"].recipes.values():
-        for one in recipes:
-            if one.name not in checkpoint.models():
+    for experiment in EXPERIMENTS.values():
+        for one in experiment.recipes.get("here", ()):
+            if one.name not in models():
                 continue
             seen += 1
-            plan = _planned(one, None)
-            config = read_config(checkpoint.find(one.name))
+            plan = plan_recipe(one, None)
+            config = read_config(find(one.name))
             model = plan.app.Config(**plan.model).model_dump(mode="json")
             free = [k for k in config["model"] if k not in plan.app.decided]
             assert {k: model[k] for k in free} == {k: config["model"][k] for k in free}
@@ -346,12 +346,12 @@ def test_shipped_models_come_from_the_recipes():
 
 def test_from_writes_the_committed_page(tmp_path):
     out = tmp_path / "page.md"
-    done = linearizer("--from", "benchmarks", "-o", out, "--json", cwd=ROOT)
+    done = paper("--from", "benchmarks", "-o", out, "--json", cwd=ROOT)
     assert done.returncode == 0, done.stderr
     assert out.read_text() == (ROOT / "docs" / "results.md").read_text()
     counts = json.loads(done.stdout)["verdicts"]
-    assert counts["better"] > 0 and set(counts) == {*results.VERDICTS, results.OTHERWISE}
-    wrong = linearizer("flow", "--from", "benchmarks", cwd=ROOT)
+    assert counts["better"] > 0 and set(counts) == {*claims.VERDICTS, claims.OTHERWISE}
+    wrong = paper("flow", "--from", "benchmarks", cwd=ROOT)
     assert wrong.returncode == 2 and "--from runs nothing" in wrong.stderr
 
 
@@ -361,11 +361,11 @@ def test_killed_and_stopped_it_goes_on_to_the_same_page(tmp_path):
     whole, parts = tmp_path / "whole", tmp_path / "parts"
     env = {**os.environ, "LINEARIZER_DATA": str(tmp_path / "none")}
     torch.set_default_dtype(torch.float32)
-    (one,) = SCALES["tiny"].recipes["attributes"]
-    runs.execute(_planned(one, 60), whole, progress=False)
+    (one,) = EXPERIMENTS["attributes"].recipes["tiny"]
+    execute(plan_recipe(one, 60), whole, progress=False)
     for number, at in ((signal.SIGKILL, 20), (signal.SIGINT, 40)):
         child = subprocess.Popen(command(*settings, "--folder", parts), stderr=subprocess.PIPE,
-                                 stdout=subprocess.PIPE, text=True, env=env)  # fmt: skip
+                                 stdout=subprocess.PIPE, text=True, env=env, cwd=ROOT)  # fmt: skip
         while child.poll() is None:
             rows = read_metrics(parts / "digits-attributes" / "metrics.jsonl")
             if max((r["step"] for r in rows), default=0) >= at:
@@ -376,22 +376,22 @@ def test_killed_and_stopped_it_goes_on_to_the_same_page(tmp_path):
         if child.returncode == 130:  # unless it was done before the signal came
             assert "the same command goes on" in err or "stopped" in err
             assert "Traceback" not in err
-    done = linearizer(*settings, "--folder", parts, "--json", env=env)
+    done = paper(*settings, "--folder", parts, "--json", env=env)
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["problems"] == {}
     ours, theirs = ((f / "weights.safetensors").read_bytes()
                     for f in (parts / "digits-attributes", whole))  # fmt: skip
     assert ours == theirs
-    found = results.gathered(parts)
+    found = pages.read_folder(parts)
     accuracy = found["attributes"]["digits-attributes"]["linearizer"]["accuracy"]
     assert f"| {accuracy:.1%} (majority: " in (parts / "results.md").read_text()
     assert found["state"]["done"] == ["digits-attributes trained", "digits-attributes measured"]
 
 
 def test_a_missing_data_set_is_a_sentence_and_exit_2(tmp_path):
-    done = linearizer("weather", "--scale", "tiny", "--folder", tmp_path / "r", "--data-root",
+    done = paper("weather", "--scale", "tiny", "--folder", tmp_path / "r", "--data-root",
                       tmp_path / "none", "-q")  # fmt: skip
     assert done.returncode == 2 and "Traceback" not in done.stderr
-    assert re.fullmatch(r"linearizer: weather was not done\. .*linearizer data fetch weather.*\n",
+    assert re.fullmatch(r"paper: weather was not done\. .*linearizer data fetch weather.*\n",
                         done.stderr)  # fmt: skip
     assert not (tmp_path / "r" / "results.md").exists()  # nothing is measured

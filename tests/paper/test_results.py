@@ -7,20 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from linearizer import results
-from linearizer.results.attributes import attributes_claims
-from linearizer.results.claims import APART, BETTER, EQUAL, MISSING, SILENT, WORSE, judged, spread
-from linearizer.results.encoders import disentangle_claims
-from linearizer.results.flows import flow_claims
-from linearizer.results.styles import style_claims
-from linearizer.results.weather import weather_claims
+from paper import claims, pages
+from paper.attributes import attributes_claims
+from paper.claims import APART, BETTER, EQUAL, MISSING, SILENT, WORSE, judge, spread
+from paper.distill import distill_claims
+from paper.flow import flow_claims
+from paper.style import style_claims
+from paper.weather import weather_claims
 
-BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
+BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
 
 @pytest.fixture
 def found():
-    return results.gathered(BENCHMARKS)
+    return pages.read_folder(BENCHMARKS)
 
 
 def rows_of(text, section):
@@ -36,7 +36,7 @@ def rows_of(text, section):
     ],
 )  # fmt: skip
 def test_verdicts(ours, paper, tolerance, less, verdict):
-    assert judged(ours, paper, tolerance, less) == verdict
+    assert judge(ours, paper, tolerance, less) == verdict
 
 
 def test_several_seeds_have_a_deviation():
@@ -45,7 +45,7 @@ def test_several_seeds_have_a_deviation():
 
 
 def test_every_number_of_the_paper_is_on_the_page(found):
-    text = results.page(found)
+    text = pages.make_page(found)
     printed = {
         "One-step": ["3e-04", "32.4", "0.006", "31.6", "0.008", "32.9", "0.007", "33.4", "405",
                      "152", "127", "131", "123"],
@@ -66,10 +66,10 @@ def test_every_number_of_the_paper_is_on_the_page(found):
 
 
 def test_every_row_has_a_verdict_a_protocol_and_a_command(found):
-    for section in results.sections(found):
+    for section in pages.make_sections(found):
         assert section.claims
         for claim in section.claims:
-            assert claim.verdict in results.VERDICTS and claim.command, claim
+            assert claim.verdict in claims.VERDICTS and claim.command, claim
             if claim.verdict in (BETTER, EQUAL, WORSE):
                 assert re.match(r"yes|no: \w", claim.protocol), claim
                 assert claim.time, claim
@@ -79,8 +79,8 @@ def test_every_row_has_a_verdict_a_protocol_and_a_command(found):
 def test_the_page_says_plainly_where_ours_is_worse(found):
     found = copy.deepcopy(found)
     found["weather"]["rows"]["strict"]["96"]["mse"] = 1.0
-    text = results.page(found)
-    worse = [c.what for s in results.sections(found) for c in s.claims if c.verdict == WORSE]
+    text = pages.make_page(found)
+    worse = [c.what for s in pages.make_sections(found) for c in s.claims if c.verdict == WORSE]
     assert worse and all(what in text.split("\n## ")[0] for what in worse)
 
 
@@ -90,7 +90,7 @@ def test_verdicts_follow_the_numbers(found):
         horizon["mse"] = 1.0
     found["flow"]["mnist-flow"]["one_against_many"]["100"]["mse_float32"] = 1.0
     found["attributes"]["celeba-attributes"]["linearizer"]["accuracy"] = [0.95, 0.01]
-    by = {c.what: c for s in results.sections(found) for c in s.claims}
+    by = {c.what: c for s in pages.make_sections(found) for c in s.claims}
     assert by["weather: 96 steps, MSE"].verdict == WORSE
     every = "weather: 96 / 192 / 336 / 720 steps: MSE less that of PatchTST, as the paper prints it"
     assert by[every].verdict == APART and "below it at 0 of 4" in by[every].ours
@@ -101,7 +101,7 @@ def test_verdicts_follow_the_numbers(found):
 
 def test_no_row_of_a_flow_has_the_protocol_of_the_paper(found):
     """Its steps go through g and g⁻¹, and what it inverts has another rank."""
-    for section in results.sections(found):
+    for section in pages.make_sections(found):
         if section.name != "flow":
             continue
         for claim in section.claims:
@@ -148,15 +148,18 @@ def test_weather_is_the_same_protocol_after_a_whole_training_only(found):
 
 
 def test_better_by_another_protocol_is_counted_apart(found):
-    text = results.page(found)
+    text = pages.make_page(found)
     assert "rows of the collapse (appendix F) have its own." in text
-    assert "rows with a command of their own (`python …`) apart: `linearizer reproduce fl" in text
+    assert (
+        "a command of their own (`python -m paper record …`, `python benchmarks/…`) apart:" in text
+    )
+    assert " apart: `python -m paper flow`." in text
     head, flow = (next(line for line in text.splitlines() if line.startswith(start)).split(" | ")
                   for start in ("| | better", "| One-step flows"))  # fmt: skip
     cells = dict(zip(head[1:], flow[1:], strict=True))
     assert cells["better"] == "–" and int(cells["better by another protocol"]) > 0
-    for section in results.sections(found):
-        counts = results.counted(section.claims)
+    for section in pages.make_sections(found):
+        counts = claims.count_verdicts(section.claims)
         assert sum(counts.values()) == len(section.claims)
         better = [c for c in section.claims if c.verdict == BETTER]
         assert counts[BETTER] == sum(c.protocol.startswith("yes") for c in better)
@@ -187,7 +190,7 @@ def test_scores_of_several_seeds(found):
         for column, (mean, std) in row["paper"].items():
             row[column] = [mean, std or 0.001]
     table["data"] = []  # the published images
-    section = next(s for s in results.sections(found) if s.name == "disentangle")
+    section = next(s for s in pages.make_sections(found) if s.name == "distill")
     assert "over 3 seeds" in section.text
     by = {c.what: c for c in section.claims}
     assert by["BetaH"].verdict == EQUAL and by["BetaH"].protocol == "yes: 3 seeds"
@@ -197,7 +200,7 @@ def test_scores_of_several_seeds(found):
     what = "Linearizer-BetaH: largest difference of a score to its teacher's"
 
     def again():
-        (claim,) = (c for c in disentangle_claims(table) if c.what == what)
+        (claim,) = (c for c in distill_claims(table) if c.what == what)
         return claim
 
     table["rows"]["Linearizer-BetaH"]["factor_vae"] = [0.64, 0.05]  # 0.05 away, the paper 0.10
@@ -212,12 +215,12 @@ def test_scores_of_several_seeds(found):
 
 
 def test_what_is_missing_is_said(found, tmp_path):
-    text = results.page({"weather": found["weather"]})
-    assert "Not measured yet: `linearizer reproduce flow`." in text
-    assert results.gathered(tmp_path) == {}
+    text = pages.make_page({"weather": found["weather"]})
+    assert "Not measured yet: `python -m paper flow`." in text
+    assert pages.read_folder(tmp_path) == {}
     (tmp_path / "flow.json").write_text("{")
     with pytest.raises(ValueError, match=r"flow\.json: expected JSON"):
-        results.gathered(tmp_path)
+        pages.read_folder(tmp_path)
 
 
 def test_flows_without_lpips_or_features_are_told(found):
@@ -235,11 +238,11 @@ def test_flows_without_lpips_or_features_are_told(found):
 
 
 def test_a_single_evaluation_has_its_claims(found):
-    assert results.claims_of("dynamics", {}) == []
-    assert results.claims_of("disentanglement", {"encoder": "mine", "rows": {}}) == []
+    assert pages.claims_of("dynamics", {}) == []
+    assert pages.claims_of("distill", {"encoder": "mine", "rows": {}}) == []
     for kind, row in (("flow", found["flow"]["mnist-flow"]), ("weather", found["weather"]),
                       ("projector", found["projector"]["mnist-projector"]),
                       ("style", found["style"]["styles"]),
                       ("attributes", found["attributes"]["celeba-attributes"]),
-                      ("disentanglement", found["disentanglement"])):  # fmt: skip
-        assert results.claims_of(kind, json.loads(json.dumps(row))), kind
+                      ("distill", found["disentanglement"])):  # fmt: skip
+        assert pages.claims_of(kind, json.loads(json.dumps(row))), kind

@@ -11,7 +11,7 @@ from torch.nn.utils import parametrizations
 from catalogue import BIJECTIONS, OPERATORS, shaken
 from laws import close
 from linearizer import Linearizer, Space, bijections
-from linearizer.apps.flow import Flow
+from linearizer.apps.flow.model import Flow
 from linearizer.bijections import (
     AdditiveCoupling,
     AffineCoupling,
@@ -22,7 +22,6 @@ from linearizer.bijections import (
     revnet,
     subspace,
 )
-from linearizer.export import FORMATS, Exported, export, frozen, register
 from linearizer.families import GaussianVelocity
 from linearizer.nets import MLP, ResidualConv, UNet
 from linearizer.operators import (
@@ -35,8 +34,9 @@ from linearizer.operators import (
     Projector,
     ScaledIdentityPlusLowRank,
 )
+from linearizer.runs.export import FORMATS, Exported, export, frozen, register
 
-export_module = sys.modules["linearizer.export"]
+export_module = sys.modules["linearizer.runs.export"]
 
 
 def bent(g, data):

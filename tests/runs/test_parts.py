@@ -13,7 +13,7 @@ from torch.nn.utils import parametrizations
 
 import linearizer as lz
 from catalogue import BIJECTIONS, OPERATORS, shaken
-from linearizer import Linearizer, Space, checkpoint, parts
+from linearizer import Linearizer, Space
 from linearizer.bijections import (
     AdditiveCoupling,
     Bijection,
@@ -22,10 +22,8 @@ from linearizer.bijections import (
     from_zuko,
     glow,
     mlp,
-    resized,
+    resize,
 )
-from linearizer.export import export, frozen
-from linearizer.export import register as register_export
 from linearizer.families import (
     GaussianVelocity,
     Leading,
@@ -35,8 +33,12 @@ from linearizer.families import (
     TimeLowRank,
     _Rates,
 )
-from linearizer.nets import MLP, Layers, described
+from linearizer.nets import MLP, Layers, describe_layers
 from linearizer.operators import Dense, Diagonal, Identity, LowRank, MatrixFree, Operator
+from linearizer.runs import parts
+from linearizer.runs.export import export, frozen
+from linearizer.runs.export import register as register_export
+from linearizer.training.checkpoint import read_tensors, write_tensors, write_weights
 
 DTYPES = [torch.float32, torch.float64]
 
@@ -175,7 +177,7 @@ def test_every_layer_of_torch_comes_back(kind, tmp_path):
 def test_containers_and_chains_of_layers_come_back(tmp_path):
     net = nn.Sequential(nn.Flatten(), nn.Linear(4, 3), nn.Tanh())
     kept = nn.ModuleDict(
-        {"a": nn.ModuleList([net, net[1]]), "b": Layers(described(net), (1, 2, 2), 3)}
+        {"a": nn.ModuleList([net, net[1]]), "b": Layers(describe_layers(net), (1, 2, 2), 3)}
     )
     loaded = again(kept, tmp_path)
     x = torch.randn(5, 1, 2, 2)
@@ -188,9 +190,10 @@ def test_a_fresh_process_opens_it(tmp_path):
     f = Linearizer(X, LowRank(torch.randn(16, 2), torch.randn(16, 2)).float(), X)
     x = torch.randn(3, 1, 4, 4).float()
     lz.save(f, tmp_path / "f")
-    checkpoint.write_tensors(tmp_path / "xy.safetensors", {"x": x, "y": f(x)}, {})
+    write_tensors(tmp_path / "xy.safetensors", {"x": x, "y": f(x)}, {})
     code = (
-        "import sys, torch, linearizer as lz; from linearizer.checkpoint import read_tensors\n"
+        "import sys, torch, linearizer as lz\n"
+        "from linearizer.training.checkpoint import read_tensors\n"
         "from pathlib import Path\n"
         "f = lz.load(sys.argv[1]); t, _ = read_tensors(Path(sys.argv[2]))\n"
         "print(torch.equal(f(t['x']), t['y']), f.source is f.target, type(f.operator).__name__)"
@@ -224,7 +227,7 @@ def test_one_bijection_of_two_spaces_stays_one(tmp_path):
 def test_resized_layers_come_back_with_the_same_weights(tmp_path):
     g = shaken(glow((1, 4, 4), blocks=2, hidden=4))
     f = Linearizer(
-        Space(g), LowRank(torch.randn(24, 3), torch.randn(16, 3)), Space(resized(g, (1, 4, 6)))
+        Space(g), LowRank(torch.randn(24, 3), torch.randn(16, 3)), Space(resize(g, (1, 4, 6)))
     )
     h = again(f, tmp_path)
     x = torch.randn(3, 1, 4, 4)
@@ -235,7 +238,7 @@ def test_resized_layers_come_back_with_the_same_weights(tmp_path):
     layers = zip(h.source.g.modules(), h.target.g.modules(), strict=True)
     norms = [(one, two) for one, two in layers if isinstance(one, lz.bijections.ActNorm)]
     assert norms and all(one.initialized is two.initialized for one, two in norms)
-    alone = resized(g, (1, 6, 4))
+    alone = resize(g, (1, 6, 4))
     x = torch.randn(2, 1, 6, 4)
     assert torch.equal(again(alone, tmp_path)(x), alone(x))
 
@@ -455,8 +458,8 @@ def forge(folder, change):
     changed = change(config["parts"])
     config["parts"] = config["parts"] if changed is None else changed
     path.write_text(json.dumps(config))
-    tensors, _ = checkpoint.read_tensors(folder / "weights.safetensors")
-    checkpoint.write_weights(folder, tensors, config)
+    tensors, _ = read_tensors(folder / "weights.safetensors")
+    write_weights(folder, tensors, config)
 
 
 def stranger(folder):

@@ -5,8 +5,8 @@ import torch
 
 import linearizer as lz
 from linearizer import data
-from linearizer.checkpoint import SHIPPED
-from linearizer.metrics import digit_classifier, psnr, roc_auc
+from linearizer.metrics.images import digit_classifier, psnr, roc_auc
+from linearizer.runs.store import SHIPPED
 
 FLOWS = ["mnist-flow", "celeba-flow"]
 CLASSIFIERS = ["mnist-attributes", "celeba-attributes"]
@@ -92,7 +92,7 @@ def test_the_projector_keeps_digits_and_scores_what_is_none(data_root):
 
 
 def test_styles_blend_and_are_undone():
-    from linearizer.stylizing import example_photo
+    from linearizer.apps.style.use import example_photo
 
     model = lz.load("styles")
     assert set(model.config.names) == {"candy", "mosaic", "rain_princess", "udnie"}
@@ -108,8 +108,8 @@ def test_styles_blend_and_are_undone():
 
 
 def test_styles_come_near_their_networks_on_held_out_photos(data_root):
-    from linearizer.perceptual import load_lpips
-    from linearizer.teachers import load_style
+    from linearizer.data.teachers import load_style
+    from linearizer.metrics.perceptual import load_lpips
 
     judge = load_lpips("alex", data_root / "lpips")
     model, photos = lz.load("styles"), data.load("bsds500", data_root).test
@@ -123,7 +123,7 @@ def test_styles_come_near_their_networks_on_held_out_photos(data_root):
 
 @pytest.mark.parametrize("name", CLASSIFIERS)
 def test_classifiers_can_be_asked(name):
-    from linearizer.reading import variations, wished
+    from linearizer.apps.readout.use import aim_at, vary_points
 
     model = lz.load(name)
     f = model()
@@ -131,10 +131,10 @@ def test_classifiers_can_be_asked(name):
     x = X.points(torch.randn(4, X.dim) * (torch.arange(X.dim) < model.read.width))
     assert float((X.points(X.coordinates(x)) - x).abs().max()) < 1e-3
     assert float((f(f.pinv()(f(x))) - f(x)).abs().max()) < 1e-2
-    other = variations(f, x, torch.randn(4, model.read.width), 0.7)
+    other = vary_points(f, x, torch.randn(4, model.read.width), 0.7)
     assert float((f(other) - f(x)).abs().max()) < 1e-2 < float((other - x).abs().mean())
     for wish in model.config.names[:5]:
-        h, y = wished(model, wish)
+        h, y = aim_at(model, wish)
         made = h.back_project(x, y.expand(4, -1))
         assert float((h(made) - y).abs().max()) < 1e-2
     assert float(X.zero().clamp(0, 1).sub(X.zero()).abs().mean()) < 0.02  # an image: the mean one
@@ -152,12 +152,12 @@ def test_classifiers_classify_held_out_images(data_root):
 @pytest.mark.parametrize(("name", "most"), [("pendulum", 0.02), ("duffing", 0.4)])
 def test_dynamics_tell_the_far_future(name, most):
     """Ten times as far as they were trained, from starts that they have not seen."""
-    from linearizer.sources import DynamicsSettings, simulated
+    from linearizer.data.trajectories import DynamicsSettings, simulate_for
 
     model = lz.load(name)
     settings = DynamicsSettings(name=name, even=True)
-    rows = round(model.config.horizon / float(simulated(settings, trajectories=2).dt))
-    moves = simulated(settings, trajectories=32, seed=424_242, steps=10 * rows)
+    rows = round(model.config.horizon / float(simulate_for(settings, trajectories=2).dt))
+    moves = simulate_for(settings, trajectories=32, seed=424_242, steps=10 * rows)
     told = model.simulate(moves.x[:, 0].float(), moves.t[0])
     error = ((told.double() - moves.x) / model.scale).square().mean().sqrt()
     assert float(error) < most

@@ -14,30 +14,41 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from test_strangers import CODE
+
+from linearizer.apps import registry
+from linearizer.runs.store import save
 
 sync_api = pytest.importorskip("playwright.sync_api")
 CHROMIUM = shutil.which("chromium") or shutil.which("chromium-browser")
 if CHROMIUM is None:
     pytest.skip("there is no chromium: make browser installs it on CI", allow_module_level=True)
 
-ROOT = Path(__file__).parent.parent
+ROOT = Path(__file__).parents[2]
 AXE = ROOT / ".venv/node/node_modules/axe-core/axe.min.js"
 FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run",
          "--disable-background-networking", "--disable-component-update",
          "--disable-sync"]  # fmt: skip
-TABS = ["generate", "interpolate", "project", "style", "dynamics", "algebra", "edit"]
+TABS = ["generate", "interpolate", "project", "style", "forecast", "dynamics", "edit", "mirror",
+        "algebra"]  # fmt: skip
 #: A machine that does much else may be slow; nothing here is timed.
 PATIENCE = 30_000
 
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
-    """The address of a studio with the shipped models alone."""
+    """The address of a studio with the shipped models, and one of a stranger's application."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]
     runs = tmp_path_factory.mktemp("runs")
-    command = [sys.executable, "-c", "from linearizer.cli import main; main()", "serve"]
+    file = runs.parent / "mirror.py"
+    file.write_text(CODE)
+    mirror = registry.load_app(f"{file}:APP")
+    save(mirror.make(mirror.Config()), runs / "mine")
+    del registry._registered["mirror"]
+    main = "from linearizer.cli import main; main()"
+    command = [sys.executable, "-c", main, "--app", f"{file}:APP", "serve"]
     log = (runs.parent / "studio.log").open("w+")
     process = subprocess.Popen(
         [*command, "--port", str(port), "--runs", str(runs)],
@@ -422,6 +433,28 @@ def test_algebra(studio):
     assert page.locator("#algebra-model").input_value() == "pendulum"
 
 
+def test_a_page_of_an_application_that_has_none(studio):
+    page = studio("#mirror?seed=3")
+    third = appears(page, "#mirror-x img")
+    appears(page, "#mirror-y img")
+    appears(page, "#mirror-back img")
+    settled(page)
+    assert "10⁻" in page.locator("#mirror-again").text_content()
+    assert "its mirror image <b>" in page.locator("#mirror .lede").text_content()
+    page.locator("#mirror-seed").fill("4")
+    page.keyboard.press("Tab")
+    fourth = changes(page, "#mirror-x img", third)
+    settled(page)
+    assert page.url.endswith("seed=4")
+    page.go_back()
+    until(page, "document.querySelector('#mirror-x img').src === arg", third)
+    assert fourth != third
+    page.locator("#tab-algebra").click()
+    mine = page.locator("#algebra-model option[value$='/mine']").get_attribute("value")
+    page.locator("#algebra-model").select_option(mine)
+    page.locator("#algebra-laws tbody tr").first.wait_for()
+
+
 def test_edit(studio):
     page = studio("#edit?model=celeba-attributes")
     appears(page, "#edit-before")
@@ -471,13 +504,13 @@ def test_tabs_by_keyboard(studio):
         assert page.locator(f"#{name}").is_visible()
         assert page.locator("[role=tabpanel]:visible").count() == 1
     page.keyboard.press("End")
-    assert page.locator("#edit").is_visible()
+    assert page.locator("#algebra").is_visible()
     page.keyboard.press("Home")
     assert page.locator("#generate").is_visible()
     page.keyboard.press("Tab")
     assert page.evaluate("document.activeElement.id") == "generate"
     page.go_back()
-    page.locator("#edit").wait_for()
+    page.locator("#algebra").wait_for()
     settled(page)
 
 
@@ -689,11 +722,11 @@ def test_what_goes_wrong(studio):
 
 def test_nothing_but_our_own_files():
     """No host is named in what is served, and every file that the page names is there."""
-    static = ROOT / "src/linearizer/web/static"
-    for path in static.iterdir():
+    static = ROOT / "src/linearizer/studio/static"
+    for path in [*static.iterdir(), *ROOT.glob("src/linearizer/apps/*/page.*")]:
         text = path.read_text(encoding="utf-8")
         hosts = set(re.findall(r"https?://[^\s\"'<>)]+", text)) - {"http://www.w3.org/2000/svg"}
         assert not hosts, path.name
         assert "style=" not in text or path.suffix != ".html", path.name
-        for name in re.findall(r"(?:static/|from \"\./)([\w.-]+)\"", text):
+        for name in re.findall(r"(?:static/|from \"(?:\./|\.\./\.\./))([\w.-]+)\"", text):
             assert (static / name).is_file(), (path.name, name)

@@ -5,6 +5,7 @@ import base64
 import io
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -23,17 +24,22 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 import linearizer as lz
-from linearizer import checkpoint, reading, simulating
-from linearizer.checkpoint import SHIPPED
+from linearizer.apps.dynamics import use as simulating
+from linearizer.apps.flow.studio import one_step
+from linearizer.apps.flow.use import Steps
+from linearizer.apps.page import Limits
+from linearizer.apps.projector.use import usualness
+from linearizer.apps.readout.use import edit_images
+from linearizer.apps.registry import find_app
 from linearizer.data import simulate
-from linearizer.metrics import psnr
-from linearizer.projecting import usualness
-from linearizer.runs import drawn_points, opened
-from linearizer.sampling import Steps
-from linearizer.web.catalogue import Catalogue, Kept, without_paths
-from linearizer.web.limits import Limits
-from linearizer.web.listening import listen
-from linearizer.web.server import create_app
+from linearizer.metrics.images import psnr
+from linearizer.runs.algebra import draw_points
+from linearizer.runs.store import SHIPPED, open_run, save
+from linearizer.studio import general
+from linearizer.studio.desk import Catalogue, Desk, Kept, hide_paths
+from linearizer.studio.listening import listen
+from linearizer.studio.pages import list_rooms
+from linearizer.studio.server import create_app
 
 HERE = "http://127.0.0.1:8765"
 
@@ -157,16 +163,16 @@ def test_a_model_is_told_by_its_own_facts(client):
 
 
 def test_a_forecaster_of_ones_own_is_told_by_its_channels(tmp_path):
-    from linearizer.apps import forecast
-
     client, runs = own(tmp_path)
+    forecast = find_app("forecast")
     config = forecast.Config(columns=("rain", "wind"), look_back=8, horizon=4)
-    checkpoint.save(forecast.Forecast(config), runs / "weather")
+    save(forecast.make(config), runs / "weather")
     (row,) = [r for r in client.get("/api/models").json()["models"] if not r["shipped"]]
     assert row["id"] == "runs/weather" and row["app"] == "forecast" and row["shape"] == [8, 2]
     facts = client.get("/api/model", params={"model": "runs/weather"}).json()
-    assert facts["channels"] == ["rain", "wind"]
-    assert (facts["look_back"], facts["horizon"]) == (8, 4)
+    config = facts["config"]
+    assert config["columns"] == ["rain", "wind"]
+    assert (config["look_back"], config["horizon"]) == (8, 4)
 
 
 # -- flows -------------------------------------------------------------------------------------
@@ -273,7 +279,7 @@ def test_styles_are_blended_and_undone_on_floats(client, kind):
 
 
 def test_a_photo_is_there_to_begin_with_and_comes_back_to_rounding(client):
-    found = client.get("/api/photo").json()
+    found = post(client, "photo")
     assert "scikit-learn" in found["title"] and max(bytes_of(found["image"]).shape) == 640
     asked = {"image": found["image"], "mix": {"udnie": 1.0}, "size": 64, "undo": True}
     made = post(client, "stylize", model="styles", **asked)
@@ -302,8 +308,8 @@ def test_motion_is_that_of_the_library_with_the_true_system_beside_it(client):
 
 def test_the_reference_is_what_the_data_were_simulated_by():
     moves = simulate("duffing", 1, steps=6, dt=0.5, seed=3)
-    one = opened("duffing")
-    true = simulating.reference(one, moves.x[0, :1], moves.t[0])
+    run = open_run("duffing")
+    true = simulating.reference(run, moves.x[0, :1], moves.t[0])
     assert torch.allclose(true, moves.x[0], atol=1e-8)
 
 
@@ -311,7 +317,7 @@ def test_edits_are_those_of_the_library(client):
     x, image = digit(8)
     found = post(client, "edit", model="mnist-attributes", image=image, wish="3", strength=0.7)
     model = lz.load("mnist-attributes")
-    made = reading.edited(model, x[None], "3", 0.7)
+    made = edit_images(model, x[None], "3", 0.7)
     assert same(found["image"], x) and same(found["edited"], made.image[0])
     assert list(found["scores"].values()) == pytest.approx(model()(x[None])[0].tolist(), abs=1e-3)
     assert list(found["edited_scores"].values()) == pytest.approx(
@@ -354,15 +360,15 @@ def test_eigenvalues_are_those_of_the_map_whose_singular_values_stand_beside_the
     assert motion["rank"] == 2 and motion["condition"] == pytest.approx(1.0, rel=1e-4)
 
 
-def test_rank_and_condition_are_those_of_the_whole_operator_or_null(tmp_path):
+def test_rank_and_condition_are_those_of_the_whole_operator_or_null(tmp_path, monkeypatch):
     from linearizer.operators import Diagonal, LowRank
 
     client, _ = own(tmp_path)
 
     def spectrum(core):
         one = lz.Space(lz.bijections.Flatten((core.shape[0],)))
-        client.app.state.answers._map = lambda *_: lz.Linearizer(one, core, one)
-        client.app.state.answers._known = Kept(0)
+        monkeypatch.setattr(general, "map_of", lambda *_: lz.Linearizer(one, core, one))
+        client.app.state.desk._kept = Kept(0)
         answer = client.get("/api/spectrum", params={"model": "pendulum", "k": 2})
         assert answer.status_code == 200, answer.text
         return answer.json()
@@ -382,7 +388,7 @@ def test_a_mode_that_is_not_finite_is_a_sentence(tmp_path):
     client, runs = own(tmp_path)
     model = lz.load("pendulum")
     model.decay.fill_(float("nan"))
-    checkpoint.save(model, runs / "mine")
+    save(model, runs / "mine")
     answer = client.get("/api/spectrum", params={"model": "runs/mine"})
     assert "NaN or infinite" in error(answer, 422)
 
@@ -390,7 +396,7 @@ def test_a_mode_that_is_not_finite_is_a_sentence(tmp_path):
 def test_laws_are_certified_without_data(client):
     found = client.get("/api/certify", params={"model": "duffing", "n": 4}).json()
     f = lz.load("duffing").double()()
-    laws = f.certify(drawn_points(f, 4)).laws
+    laws = f.certify(draw_points(f, 4)).laws
     assert [law["formula"] for law in found["laws"]] == [law.formula for law in laws]
     assert found["passed"] and found["complete"] and found["measured"] == len(laws)
     assert found["worst"] < 1e-8 and found["dtype"] == "float64" and found["points"] == 4
@@ -425,7 +431,7 @@ def test_the_same_request_has_the_same_answer(client):
         ({"model": "mnist-flow", "more": 1}, "there is no field 'more'"),
         ({"n": 1}, "model is missing"),
         ([], "the request's body"),
-        ({"model": "mnist-projector"}, "expected a flow, but it holds projector"),
+        ({"model": "mnist-projector"}, "expected a model of flow, but it holds projector"),
         ({"model": "mnist-flow", "directions": [30.0]}, "directions.0 should be"),
     ],
 )
@@ -462,8 +468,6 @@ def test_many_wrong_entries_are_one_error(client, monkeypatch):
 
 
 def test_only_requests_with_images_may_be_large(client):
-    from linearizer.web import guards
-
     found = client.get("/openapi.json").json()
     schemas = found["components"]["schemas"]
     held = {}
@@ -471,13 +475,17 @@ def test_only_requests_with_images_may_be_large(client):
         if "post" in methods:
             body = methods["post"]["requestBody"]["content"]["application/json"]["schema"]
             held[path] = json.dumps(schemas[body["$ref"].rsplit("/", 1)[-1]]["properties"])
-    assert {path for path, fields in held.items() if "data:image" in fields} == guards.IMAGES
-    assert {path for path, fields in held.items() if '"start"' in fields} == guards.STATES
+    holds = {f"/api/{r.path}": r.holds for room in list_rooms() for r in room.page.requests}
+    assert held.keys() == holds.keys()
+    for path, fields in held.items():
+        assert ("data:image" in fields) == (holds[path] == "images"), path
+        most = max(map(int, re.findall(r'"max(?:Items|Length)": (\d+)', fields)), default=0)
+        assert (most >= 100_000) == (holds[path] == "state"), path
     head = {"content-type": "application/json"}
     large = b" " * ((64 << 10) + 1)
     for path in held:
         answer = client.post(path, content=large, headers=head)
-        small = path not in guards.IMAGES | guards.STATES
+        small = holds[path] == "little"
         assert answer.status_code == (413 if small else 400), path
         assert not small or "65,536 bytes" in error(answer, 413)
     entries = b'{"model": [' + b"0," * 10_001 + b"0]}"
@@ -593,42 +601,41 @@ def test_runs_appear_and_change_while_it_runs(tmp_path):
     error(client.get("/api/model", **asked), 404)
 
 
-def test_a_flow_that_changes_while_it_is_opened_is_not_kept(tmp_path):
+def test_a_flow_that_changes_while_it_is_opened_is_not_kept(tmp_path, monkeypatch):
     shutil.copytree(SHIPPED / "mnist-flow", tmp_path / "runs" / "mine")
-    catalogue = Catalogue(tmp_path / "runs")
-    opened = catalogue.open
+    desk, steps = Desk(Catalogue(tmp_path / "runs"), Limits()), Steps("euler", 1)
 
-    def changing(id):
-        one = opened(id)
+    def changing(run):
+        opened = open_run(run)
         os.utime(tmp_path / "runs" / "mine" / "config.json", ns=(1, 1))
-        return one
+        return opened
 
-    catalogue.open = changing
-    first = catalogue.one_step("runs/mine", Steps("euler", 1))
-    second = catalogue.one_step("runs/mine", Steps("euler", 1))
+    monkeypatch.setattr("linearizer.studio.desk.open_run", changing)
+    first = one_step(desk, "runs/mine", steps)
+    second = one_step(desk, "runs/mine", steps)
     assert second is not first
-    assert catalogue.one_step("runs/mine", Steps("euler", 1)) is second
+    assert one_step(desk, "runs/mine", steps) is second
 
 
 def test_the_list_is_read_once_a_second_and_the_photo_once(tmp_path, monkeypatch):
     client, runs = own(tmp_path)
-    answers, now, read = client.app.state.answers, [0.0], []
-    monkeypatch.setattr("linearizer.web.answers.time.monotonic", lambda: now[0])
-    rows = answers.catalogue.rows
-    answers.catalogue.rows = lambda: read.append(now[0]) or rows()
-    assert [row["id"] for row in answers.models()["models"]] == lz.models()
+    desk, now, read = client.app.state.desk, [0.0], []
+    monkeypatch.setattr("linearizer.studio.general.time.monotonic", lambda: now[0])
+    rows, listed = desk.catalogue.rows, general.Models(desk)
+    desk.catalogue.rows = lambda: read.append(now[0]) or rows()
+    assert [row["id"] for row in listed.list()["models"]] == lz.models()
     shutil.copytree(SHIPPED / "pendulum", runs / "mine")
     now[0] = 0.9
-    assert [row["id"] for row in answers.models()["models"]] == lz.models()
+    assert [row["id"] for row in listed.list()["models"]] == lz.models()
     now[0] = 1.0
-    assert answers.models()["models"][-1]["id"] == "runs/mine" and read == [0.0, 1.0]
+    assert listed.list()["models"][-1]["id"] == "runs/mine" and read == [0.0, 1.0]
 
     drawn = []
     grey = torch.zeros(3, 8, 8, dtype=torch.uint8)
     monkeypatch.setattr(
-        "linearizer.stylizing.example_photo", lambda: drawn.append(1) or (grey, "grey")
+        "linearizer.apps.style.studio.example_photo", lambda: drawn.append(1) or (grey, "grey")
     )
-    assert answers.photo() == answers.photo() and drawn == [1]
+    assert post(client, "photo") == post(client, "photo") and drawn == [1]
 
 
 def test_broken_runs_are_listed_with_their_problem(tmp_path):
@@ -645,7 +652,7 @@ def test_broken_runs_are_listed_with_their_problem(tmp_path):
     assert set(rows) == {f"runs/{n}" for n in ("cut", "words", "foreign", "half", "mixed")}
     assert "expected JSON" in rows["runs/words"]["problem"]
     assert rows["runs/half"]["problem"] == "no weights yet"
-    assert "none of the known" in rows["runs/foreign"]["problem"]
+    assert "'none' is not known here" in rows["runs/foreign"]["problem"]
     for name, status in (
         ("cut", 422), ("words", 422), ("foreign", 422), ("half", 404), ("mixed", 422),
     ):  # fmt: skip
@@ -669,10 +676,10 @@ def test_a_metric_that_is_not_finite_is_null(tmp_path, value):
     assert answer.json()["models"][-1]["metric"] == {"name": "error", "value": None}
 
 
-def test_answers_have_null_for_what_is_not_finite(tmp_path):
+def test_answers_have_null_for_what_is_not_finite(tmp_path, monkeypatch):
     client, _ = own(tmp_path)
     found = {"id": "pendulum", "config": {"horizon": float("inf"), "range": [(1.0, float("nan"))]}}
-    client.app.state.answers.model = lambda id: found
+    monkeypatch.setattr(general, "facts", lambda desk, id: found)
     answer = client.get("/api/model", params={"model": "pendulum"})
     assert answer.json() == {"id": "pendulum", "config": {"horizon": None, "range": [[1.0, None]]}}
 
@@ -687,10 +694,10 @@ def test_no_pickle_is_opened(tmp_path):
 
 def test_sentences_show_no_folder_of_the_machine(tmp_path):
     runs = tmp_path / "runs"
-    said = without_paths(f"{runs}/a/config.json: expected JSON, like /etc/x/y.json.", runs)
+    said = hide_paths(f"{runs}/a/config.json: expected JSON, like /etc/x/y.json.", runs)
     assert said == "runs/a/config.json: expected JSON, like y.json."
-    assert without_paths(f"{SHIPPED}/styles: no.", runs) == "styles: no."
-    assert without_paths("f(x)/2 and 3/4 of a, b/c", runs) == "f(x)/2 and 3/4 of a, b/c"
+    assert hide_paths(f"{SHIPPED}/styles: no.", runs) == "styles: no."
+    assert hide_paths("f(x)/2 and 3/4 of a, b/c", runs) == "f(x)/2 and 3/4 of a, b/c"
 
 
 # -- images ------------------------------------------------------------------------------------
@@ -855,14 +862,18 @@ def test_sizes_that_would_take_long_are_refused(client):
     [
         ("dynamics", {"model": "pendulum", "start": [0.0], "t1": 1}, "expected 2 numbers"),
         ("dynamics", {"model": "pendulum", "start": [0, 0], "t1": 1, "off": [9]}, "modes 0 to 0"),
-        ("dynamics", {"model": "mnist-flow", "start": [0, 0], "t1": 1}, "expected dynamics"),
+        (
+            "dynamics",
+            {"model": "mnist-flow", "start": [0, 0], "t1": 1},
+            "expected a model of dynamics",
+        ),
         ("edit", {"model": "mnist-attributes", "wish": "eleven"}, "no output 'eleven'"),
         ("edit", {"model": "mnist-attributes", "wish": "3=nan"}, "expected 3=NUMBER"),
-        ("edit", {"model": "pendulum", "wish": "3"}, "expected attributes"),
+        ("edit", {"model": "pendulum", "wish": "3"}, "expected a model of attributes or distill"),
         ("project", {"model": "mnist-projector", "rank": 129}, "expected 0 ≤ rank ≤ 128"),
-        ("project", {"model": "styles"}, "expected a projector"),
-        ("encode", {"model": "styles"}, "expected a flow"),
-        ("stylize", {"model": "pendulum", "mix": {"candy": 1}}, "expected styles"),
+        ("project", {"model": "styles"}, "expected a model of projector"),
+        ("encode", {"model": "styles"}, "expected a model of flow"),
+        ("stylize", {"model": "pendulum", "mix": {"candy": 1}}, "expected a model of style"),
     ],
 )
 def test_what_a_model_cannot_do_is_one_sentence(client, path, body, words):
@@ -887,12 +898,13 @@ def test_a_readout_of_other_images_asks_for_one(tmp_path):
 class Slow:
     """Answers that wait until they are let go."""
 
-    def __init__(self, app):
+    def __init__(self, monkeypatch):
         self.go, self.running, self.most, self.done = threading.Event(), 0, 0, 0
         self.lock = threading.Lock()
-        app.state.answers.model = self
+        monkeypatch.setattr(general, "facts", self)
+        monkeypatch.setattr(Desk, "keep", lambda desk, id, what, make: make())
 
-    def __call__(self, id):
+    def __call__(self, desk, id):
         with self.lock:
             self.running += 1
             self.most = max(self.most, self.running)
@@ -925,9 +937,9 @@ async def until(true):
         await asyncio.sleep(0.01)
 
 
-def test_a_full_queue_is_refused_at_once_and_nothing_is_lost(tmp_path):
+def test_a_full_queue_is_refused_at_once_and_nothing_is_lost(tmp_path, monkeypatch):
     client, _ = own(tmp_path, limits={"waiting": 5})
-    slow = Slow(client.app)
+    slow = Slow(monkeypatch)
 
     async def let_go(tasks):
         await until(lambda: sum(t.done() for t in tasks) == 7)  # refused while the others wait
@@ -943,9 +955,9 @@ def test_a_full_queue_is_refused_at_once_and_nothing_is_lost(tmp_path):
     assert client.app.state.gate.waiting == 0 and not client.app.state.gate._locks
 
 
-def test_two_models_work_at_a_time(tmp_path):
+def test_two_models_work_at_a_time(tmp_path, monkeypatch):
     client, _ = own(tmp_path, limits={"workers": 2})
-    slow = Slow(client.app)
+    slow = Slow(monkeypatch)
 
     async def let_go(tasks):
         await until(lambda: slow.running == 2)
@@ -956,9 +968,9 @@ def test_two_models_work_at_a_time(tmp_path):
     assert [a.json()["id"] for a in answers] == ["pendulum", "duffing", "styles", "pendulum"]
 
 
-def test_one_client_cannot_take_all_places(tmp_path):
+def test_one_client_cannot_take_all_places(tmp_path, monkeypatch):
     client, _ = own(tmp_path, limits={"per_client": 2})
-    slow = Slow(client.app)
+    slow = Slow(monkeypatch)
 
     async def let_go(tasks):
         await until(lambda: sum(t.done() for t in tasks) == 3)
@@ -972,9 +984,9 @@ def test_one_client_cannot_take_all_places(tmp_path):
     assert not client.app.state.gate.clients
 
 
-def test_what_takes_too_long_is_told_so_and_keeps_its_place(tmp_path):
+def test_what_takes_too_long_is_told_so_and_keeps_its_place(tmp_path, monkeypatch):
     client, _ = own(tmp_path, limits={"seconds": 0.3, "waiting": 3})
-    slow = Slow(client.app)
+    slow = Slow(monkeypatch)
 
     async def let_go(tasks):
         await until(lambda: all(t.done() for t in tasks))
@@ -989,9 +1001,9 @@ def test_what_takes_too_long_is_told_so_and_keeps_its_place(tmp_path):
     assert client.get("/api/model", params={"model": "pendulum"}).status_code == 200
 
 
-def test_work_waiting_for_a_thread_is_dropped_after_its_time(tmp_path):
+def test_work_waiting_for_a_thread_is_dropped_after_its_time(tmp_path, monkeypatch):
     client, _ = own(tmp_path, limits={"seconds": 0.3, "workers": 1})
-    slow = Slow(client.app)
+    slow = Slow(monkeypatch)
 
     async def let_go(tasks):
         await until(lambda: all(t.done() for t in tasks))
@@ -1002,9 +1014,9 @@ def test_work_waiting_for_a_thread_is_dropped_after_its_time(tmp_path):
     assert [a.status_code for a in answers] == [504, 504] and slow.done == 1
 
 
-def test_pages_and_health_answer_while_models_are_busy(tmp_path):
+def test_pages_and_health_answer_while_models_are_busy(tmp_path, monkeypatch):
     client, _ = own(tmp_path)
-    slow = Slow(client.app)
+    slow = Slow(monkeypatch)
 
     async def let_go(tasks):
         await until(lambda: slow.running == 1)
@@ -1018,9 +1030,9 @@ def test_pages_and_health_answer_while_models_are_busy(tmp_path):
     assert [a.status_code for a in crowd(client.app, ["pendulum"] * 2, let_go)] == [200, 200]
 
 
-def test_whoever_has_left_is_not_worked_for(tmp_path):
+def test_whoever_has_left_is_not_worked_for(tmp_path, monkeypatch):
     client, _ = own(tmp_path)
-    slow = Slow(client.app)
+    slow = Slow(monkeypatch)
     gate = client.app.state.gate
     left = []
 
@@ -1028,8 +1040,8 @@ def test_whoever_has_left_is_not_worked_for(tmp_path):
         return bool(left)
 
     async def run():
-        first = asyncio.create_task(gate.run("a", lambda: slow("a")))
-        second = asyncio.create_task(gate.run("a", lambda: slow("a"), gone))
+        first = asyncio.create_task(gate.run("a", lambda: slow(None, "a")))
+        second = asyncio.create_task(gate.run("a", lambda: slow(None, "a"), gone))
         await until(lambda: slow.running == 1)
         left.append(True)
         slow.go.set()
@@ -1041,9 +1053,9 @@ def test_whoever_has_left_is_not_worked_for(tmp_path):
     assert slow.done == 1
 
 
-def test_whoever_leaves_while_waiting_gives_the_place_back(tmp_path):
+def test_whoever_leaves_while_waiting_gives_the_place_back(tmp_path, monkeypatch):
     client, _ = own(tmp_path, limits={"waiting": 2})
-    slow = Slow(client.app)
+    slow = Slow(monkeypatch)
     gate = client.app.state.gate
     left = []
 
@@ -1051,20 +1063,20 @@ def test_whoever_leaves_while_waiting_gives_the_place_back(tmp_path):
         return bool(left)
 
     async def run():
-        first = asyncio.create_task(gate.run("a", lambda: slow("a")))
+        first = asyncio.create_task(gate.run("a", lambda: slow(None, "a")))
         await until(lambda: slow.running == 1)
-        second = asyncio.create_task(gate.run("a", lambda: slow("a"), gone))
+        second = asyncio.create_task(gate.run("a", lambda: slow(None, "a"), gone))
         await until(lambda: gate.waiting == 2)
         left.append(True)
         with pytest.raises(Exception, match="has left"):
             await second
         await until(lambda: gate.waiting == 1)
-        third = asyncio.create_task(gate.run("a", lambda: slow("a")))  # there is room again
+        third = asyncio.create_task(gate.run("a", lambda: slow(None, "a")))  # there is room again
         await until(lambda: gate.waiting == 2)
         assert not first.done() and slow.running == 1
         slow.go.set()
         await asyncio.gather(first, third)
-        assert await gate.run("a", lambda: slow("a")) == {"id": "a"}  # and the model is free
+        assert await gate.run("a", lambda: slow(None, "a")) == {"id": "a"}  # and the model is free
 
     asyncio.run(asyncio.wait_for(run(), 60))
     assert slow.done == 3 and gate.waiting == 0 and not gate._locks
@@ -1078,22 +1090,22 @@ def test_many_threads_get_the_answers_that_one_gets(client):
     assert together == [alone[i % 3] for i in range(12)]
 
 
-def test_what_fails_unforeseen_is_a_sentence_in_the_answer_and_a_line_in_the_log(tmp_path, caplog):
+def test_what_fails_unforeseen_is_a_sentence_and_a_line_in_the_log(tmp_path, caplog, monkeypatch):
     client, _ = own(tmp_path)
 
-    def fail(id):
+    def fail(desk, id):
         raise KeyError("/secret/path")
 
-    client.app.state.answers.model = fail
+    monkeypatch.setattr(general, "facts", fail)
     answer = client.get("/api/model", params={"model": "pendulum"})
     assert "secret" not in error(answer, 500)
     assert "content-security-policy" in answer.headers
     assert "secret" in caplog.text
 
-    def too_much(id):
+    def too_much(desk, id):
         raise RuntimeError("[enforce fail] DefaultCPUAllocator: can't allocate memory")
 
-    client.app.state.answers.model = too_much
+    monkeypatch.setattr(general, "facts", too_much)
     answer = client.get("/api/model", params={"model": "pendulum"})
     assert "not enough memory" in error(answer, 503) and answer.headers["retry-after"] == "10"
 
@@ -1268,26 +1280,28 @@ def test_the_api_is_described_without_other_sites(client):
 
 
 def test_answers_are_what_the_schema_says(client):
-    from linearizer.web import schemas
+    from linearizer.studio import schemas
 
     _, image = digit()
-    for path, kind, body in (
-        ("generate", schemas.Generated, {"model": "mnist-flow", "n": 1}),
-        ("generate/check", schemas.Compared, {"model": "mnist-flow", "steps": 2}),
-        ("encode", schemas.Encoded, {"model": "mnist-flow", "image": image}),
-        ("interpolate", schemas.Interpolated,
-         {"model": "mnist-flow", "a": image, "b": image, "frames": 2}),
-        ("project", schemas.Projected, {"model": "mnist-projector", "image": image}),
-        ("stylize", schemas.Stylized,
-         {"model": "styles", "image": image, "mix": {"photo": 1.0}, "size": 64}),
-        ("dynamics", schemas.Motion, {"model": "pendulum", "start": [1, 0], "t1": 1, "points": 3}),
-        ("edit", schemas.Edited, {"model": "mnist-attributes", "image": image, "wish": "1"}),
-    ):  # fmt: skip
-        kind.model_validate(post(client, path, **body))
+    requests = {r.path: r for room in list_rooms() for r in room.page.requests}
+    bodies = {
+        "generate": {"model": "mnist-flow", "n": 1},
+        "generate/check": {"model": "mnist-flow", "steps": 2},
+        "encode": {"model": "mnist-flow", "image": image},
+        "interpolate": {"model": "mnist-flow", "a": image, "b": image, "frames": 2},
+        "project": {"model": "mnist-projector", "image": image},
+        "photo": {},
+        "stylize": {"model": "styles", "image": image, "mix": {"photo": 1.0}, "size": 64},
+        "dynamics": {"model": "pendulum", "start": [1, 0], "t1": 1, "points": 3},
+        "edit": {"model": "mnist-attributes", "image": image, "wish": "1"},
+    }
+    for path, body in bodies.items():
+        requests[path].Given.model_validate(post(client, path, **body))
     for path, kind in (
         ("models", schemas.Listed), ("model?model=styles", schemas.Facts),
         ("spectrum?model=pendulum", schemas.Spectrum), ("health", schemas.Health),
         ("certify?model=pendulum&n=3", schemas.Certify),
+        ("apply?model=mnist-flow", schemas.Applied),
     ):  # fmt: skip
         kind.model_validate(client.get(f"/api/{path}").json())
 
@@ -1309,6 +1323,22 @@ def test_help_is_there_without_torch():
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0 and "--token" in done.stdout, done.stderr
+
+
+@pytest.mark.parametrize("package", ["fastapi", "uvicorn"])
+def test_what_it_needs_is_one_sentence(package, tmp_path):
+    code = (
+        f"import sys; sys.modules['{package}'] = None\n"
+        f"sys.argv = ['linearizer', 'serve', '--port', '0', '--runs', r'{tmp_path}']\n"
+        "from linearizer.cli import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 2 and done.stdout == ""
+    needs = 'linearizer: the studio needs fastapi and uvicorn: pip install "linearizer[studio]"\n'
+    assert done.stderr == needs
+    apps = f"import sys; sys.modules['{package}'] = None\nfrom linearizer.apps import registry\n"
+    code = apps + "for name in registry.BUILT_IN: assert registry.find_app(name)"
+    subprocess.run([sys.executable, "-c", code], check=True)
 
 
 def test_what_is_accepted_is_sent_at_once():
@@ -1366,7 +1396,7 @@ def test_wrong_flags_are_one_sentence(tmp_path, words, sentence):
 def test_a_connection_without_a_whole_head_is_closed(monkeypatch):
     import uvicorn
 
-    from linearizer.web import connections
+    from linearizer.studio import connections
 
     monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
 

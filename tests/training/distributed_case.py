@@ -1,6 +1,6 @@
 """A training on digits that checks itself, for one process or several under torchrun.
 
-python -m torch.distributed.run --nproc-per-node 2 tests/distributed_case.py RUN '{"steps": 8}' …
+torchrun --nproc-per-node 2 tests/training/distributed_case.py RUN '{"steps": 8}' …
 """
 
 import json
@@ -12,11 +12,14 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 
-from linearizer import checkpoint, data, training
-from linearizer.apps import attributes
+from linearizer import data
+from linearizer.apps.attributes import model as attributes
 from linearizer.bijections import ActNorm
-from linearizer.processes import whole
-from linearizer.training import Training
+from linearizer.training import checkpoint
+from linearizer.training import loop as training
+from linearizer.training.checkpoint import tensors_of
+from linearizer.training.loop import Training
+from linearizer.training.processes import whole
 
 run, changes, model_changes = Path(sys.argv[1]), json.loads(sys.argv[2]), json.loads(sys.argv[3])
 rank, world = int(os.environ.get("RANK", 0)), int(os.environ.get("WORLD_SIZE", 1))
@@ -72,7 +75,7 @@ except training.Interrupted as stop:
     result = stop.result
 
 if world > 1:
-    for tensor in checkpoint.tensors_of(model).values():
+    for tensor in tensors_of(model).values():
         part = getattr(tensor, "to_local", lambda t=tensor: t)().detach()
         if part is tensor.detach() or part.shape == tensor.shape:
             both = [torch.empty_like(part) for _ in range(world)]

@@ -10,10 +10,12 @@ from safetensors.torch import save_file
 from torch import nn
 
 import linearizer as lz
-from linearizer import checkpoint
-from linearizer.apps.attributes import Attributes, Config
+from linearizer.apps.attributes.model import Attributes, Config
 from linearizer.bijections import mlp
 from linearizer.operators import Dense
+from linearizer.runs.store import open_run
+from linearizer.training import checkpoint
+from linearizer.training.checkpoint import best_measures, read_metrics, read_tensors, write_tensors
 
 
 def small():
@@ -45,7 +47,7 @@ def test_a_space_used_twice_is_stored_once(tmp_path):
 
     f = build()
     lz.save(f, tmp_path / "f")
-    tensors, _ = checkpoint.read_tensors(tmp_path / "f" / "weights.safetensors")
+    tensors, _ = read_tensors(tmp_path / "f" / "weights.safetensors")
     assert not any(name.startswith("target") for name in tensors)
     assert len(tensors) * 2 - 1 == len(f.state_dict())
     h = lz.load(tmp_path / "f", into=build())
@@ -60,11 +62,10 @@ def test_a_space_used_twice_is_stored_once(tmp_path):
 
 
 def test_what_needs_an_app_says_so(tmp_path):
-    from linearizer.hub import HubModel
-    from linearizer.runs import opened
+    from linearizer.runs.hub import HubModel
 
     lz.save(Dense(torch.eye(2)), tmp_path / "A")
-    for use in (opened, HubModel.from_run):
+    for use in (open_run, HubModel.from_run):
         with pytest.raises(ValueError, match=r"a model of an app, .* put together by hand\."):
             use(tmp_path / "A")
 
@@ -163,31 +164,31 @@ EDITS = [("app", 5), ("app", []), ("model", 5), ("model", "x"), ("model", [1]), 
 
 @pytest.mark.parametrize(("key", "value"), EDITS)
 def test_an_edited_configuration_is_a_sentence(run, key, value):
-    from linearizer.listing import listing
+    from linearizer.runs.listing import list_runs
 
     path = run / "config.json"
     path.write_text(json.dumps({**json.loads(path.read_text()), key: value}))
     with pytest.raises(ValueError, match=r"config\.json: expected"):
         lz.load(run)
-    (row,) = listing(run.parent)
+    (row,) = list_runs(run.parent)
     assert "config.json: expected" in row.problem
 
 
 def test_a_stranger_nests_without_end(run):
-    from linearizer.listing import listing
+    from linearizer.runs.listing import list_runs
 
     (run / "metrics.jsonl").write_text(
         "[" * 100_000 + '\n{"step": 3, "validation": 5}\n{"step": 4, "seconds": "x"}\n{"step": 5}\n'
     )
-    assert [r["step"] for r in checkpoint.read_metrics(run / "metrics.jsonl")] == [5]
+    assert [r["step"] for r in read_metrics(run / "metrics.jsonl")] == [5]
     for text in ("[]", '"x"', "5", "null", '{"format": "x"}', "[" * 100_000):
         save_file({"a": torch.zeros(1)}, run / "weights.safetensors", {"linearizer": text})
         with pytest.raises(ValueError, match="not one that linearizer wrote"):
-            checkpoint.read_tensors(run / "weights.safetensors")
+            read_tensors(run / "weights.safetensors")
     (run / "config.json").write_text("[" * 100_000)
     with pytest.raises(ValueError, match="expected JSON"):
         lz.load(run)
-    assert "expected JSON" in listing(run.parent)[0].problem
+    assert "expected JSON" in list_runs(run.parent)[0].problem
 
 
 def test_awkward_tensors_are_stored(tmp_path):
@@ -195,8 +196,8 @@ def test_awkward_tensors_are_stored(tmp_path):
     tensors = {"view": base[1:], "base": base, "turned": base.mT, "none": torch.empty(0, 2),
                "one": torch.tensor(3.0), "flag": torch.tensor(True),
                "half": torch.ones(2, dtype=torch.bfloat16)}  # fmt: skip
-    checkpoint.write_tensors(tmp_path / "x.safetensors", tensors, {"a": 1})
-    read, about = checkpoint.read_tensors(tmp_path / "x.safetensors")
+    write_tensors(tmp_path / "x.safetensors", tensors, {"a": 1})
+    read, about = read_tensors(tmp_path / "x.safetensors")
     assert about["a"] == 1 and all(torch.equal(read[k], tensors[k]) for k in tensors)
     mode = (tmp_path / "x.safetensors").stat().st_mode & 0o777
     plain = tmp_path / "plain"
@@ -207,9 +208,9 @@ def test_awkward_tensors_are_stored(tmp_path):
 def test_with_patience_the_best_validation_counts():
     config = {"metric": {"name": "a", "maximize": True}, "training": {"patience": 2}}
     rows = [{"step": i, "validation": {"a": a}} for i, a in enumerate((0.1, 0.5, 0.2, None))]
-    assert checkpoint.validated(config, rows) == {"a": 0.5}
-    assert checkpoint.validated({**config, "training": {}}, rows[:3]) == {"a": 0.2}
-    assert checkpoint.validated(config, []) == {}
+    assert best_measures(config, rows) == {"a": 0.5}
+    assert best_measures({**config, "training": {}}, rows[:3]) == {"a": 0.2}
+    assert best_measures(config, []) == {}
 
 
 def test_missing_things_are_named(run, tmp_path):

@@ -13,7 +13,7 @@ import pytest
 import torch
 
 import linearizer as lz
-from linearizer.checkpoint import read_metrics, read_tensors
+from linearizer.training.checkpoint import read_metrics, read_tensors
 
 CASE = Path(__file__).parent / "distributed_case.py"
 pytestmark = pytest.mark.skipif(

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from linearizer.draws import Draw, Order, mix
+from linearizer.training.draws import Draw, Order, mix
 
 
 @pytest.mark.parametrize("parts", [(100,), (50, 50), (32, 32, 36), (1, 99), (33, 34, 33)])

@@ -4,15 +4,15 @@ import pytest
 import torch
 from torch import nn
 
-from linearizer.optimizers import Muon, Optimizers, orthogonalized
-from linearizer.training import Training
+from linearizer.training.loop import Training
+from linearizer.training.optimizers import Muon, Optimizers, orthogonalize
 
 
 @pytest.mark.parametrize("shape", [(5, 5), (3, 40), (40, 3)])
 def test_orthogonalized_keeps_directions_and_evens_out_their_strength(shape):
     U, _, Vh = torch.linalg.svd(torch.randn(shape).double(), full_matrices=False)
     S = torch.logspace(0, -1.5, min(shape)).double()
-    found = orthogonalized(U @ (S[:, None] * Vh))
+    found = orthogonalize(U @ (S[:, None] * Vh))
     inside = U.mT @ found @ Vh.mT
     off = inside - inside.diagonal().diag()
     assert off.abs().max() < 1e-10
@@ -20,7 +20,7 @@ def test_orthogonalized_keeps_directions_and_evens_out_their_strength(shape):
 
 
 def test_orthogonalized_of_nothing_is_nothing():
-    assert torch.equal(orthogonalized(torch.zeros(4, 2)), torch.zeros(4, 2))
+    assert torch.equal(orthogonalize(torch.zeros(4, 2)), torch.zeros(4, 2))
 
 
 def test_a_step_has_the_size_of_adam_and_ignores_that_of_the_gradient():

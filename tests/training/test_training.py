@@ -16,9 +16,9 @@ from torch import Tensor, nn
 
 import linearizer as lz
 from linearizer.bijections import mlp
-from linearizer.checkpoint import read_metrics, read_tensors, tensors_of
-from linearizer.settings import read_toml, resolve
-from linearizer.training import DivergedError, Interrupted, Training
+from linearizer.training.checkpoint import read_metrics, read_tensors, tensors_of
+from linearizer.training.loop import DivergedError, Interrupted, Training
+from linearizer.training.settings import read_toml, resolve
 
 
 class Batch(NamedTuple):
@@ -361,6 +361,18 @@ def test_compile_trains_the_same():
     torch.compiler.reset()
 
 
+def test_tensorboard_is_written_where_it_is_installed(tmp_path, monkeypatch):
+    assert Training().tensorboard
+    code = (
+        "import sys; sys.modules['tensorboard'] = None\n"
+        "from linearizer.training.loop import Training; assert not Training().tensorboard"
+    )
+    subprocess.run([sys.executable, "-c", code], check=True)
+    monkeypatch.setitem(sys.modules, "torch.utils.tensorboard", None)
+    with pytest.raises(ValueError, match=r'pip install "linearizer\[tensorboard\]"'):
+        train(tmp_path, tensorboard=True, steps=2)
+
+
 def test_tensorboard_events_hold_the_losses(tmp_path):
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -513,7 +525,11 @@ from pathlib import Path
 import torch
 torch.set_num_threads(1)
 import matplotlib.figure
-from linearizer import checkpoint, data, listing, runs
+from linearizer import data
+from linearizer.runs import listing, store
+from linearizer.runs.execute import execute
+from linearizer.runs.plan import make_plan
+from linearizer.training import checkpoint
 data.load("digits")  # what the children would load each for itself
 folder = Path(sys.argv[1])
 flags = {
@@ -521,9 +537,9 @@ flags = {
     "training": {"steps": 120, "batch": 32, "checkpoint_every": 3, "log_every": 1, "ema": 0.99,
                  "validate_every": 20, "tensorboard": False},
 }
-plan = runs.plan("attributes", flags=flags)
+plan = make_plan("attributes", flags=flags)
 def train(name):
-    runs.execute(plan, folder / name, resume=True, progress=False)
+    execute(plan, folder / name, resume=True, progress=False)
 random.seed(int(sys.argv[2]))
 targets = sorted(random.sample(range(5, 110), 10))
 kills = []
@@ -545,8 +561,8 @@ for target in targets:
     tensors, about = checkpoint.read_tensors(folder / "killed" / "state" / "latest.safetensors")
     assert reached - about["step"] <= 3, (reached, about["step"])
     if (folder / "killed" / "weights.safetensors").exists():
-        checkpoint.load(folder / "killed")
-    listing.listing(folder)
+        store.load(folder / "killed")
+    listing.list_runs(folder)
     kills.append(about["step"])
 train("killed")
 train("whole")
@@ -572,7 +588,7 @@ def test_ten_kills_lose_at_most_the_work_since_a_checkpoint(tmp_path):
 FAULTS = """
 import resource, sys
 import torch
-from linearizer.processes import keep_memory
+from linearizer.training.processes import keep_memory
 print(keep_memory())
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt

@@ -2,7 +2,7 @@
 
 from .adapters import from_freia, from_nflows, from_normflows, from_zuko
 from .axes import FinestWaves, OnPart, PrincipalAxes
-from .base import Bijection, Chain, Flatten, resized
+from .base import Bijection, Chain, Flatten, resize
 from .coupling import AdditiveCoupling, AffineCoupling
 from .mixing import ActNorm, Conv1x1, InvertibleLinear
 from .reshape import PixelShuffle, SpatialSplit2x2, Squeeze
@@ -37,7 +37,7 @@ __all__ = [
     "glow",
     "mlp",
     "patches",
-    "resized",
+    "resize",
     "revnet",
     "subspace",
 ]

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from .reversible import Pull, apply_layer, is_ordinary, run_reversibly
 
-__all__ = ["Bijection", "Chain", "Flatten", "full_precision", "resized", "say"]
+__all__ = ["Bijection", "Chain", "Flatten", "full_precision", "resize", "say"]
 
 Self = TypeVar("Self", bound="Bijection")
 
@@ -27,7 +27,16 @@ class Bijection(nn.Module, abc.ABC):
     A subclass writes ``forward`` and ``inverse``, and ``with_log_det`` where it is free. A whole g
     ends in coordinates: its ``out_shape`` is (dim,); layers of an image stack keep (C, H, W).
 
-    A layer whose weights serve images of any size also writes ``_resized`` (see :func:`resized`).
+    A layer whose weights serve images of any size also writes ``_resize`` (see :func:`resize`).
+
+    To add a bijection:
+
+    1. Write ``__init__`` (call ``super().__init__(shape)``), ``forward`` and ``inverse``. It sees x
+       alone: a condition, such as time, belongs into a :class:`~linearizer.families.Family`.
+    2. Write ``with_log_det`` where it is cheap, and ``_initialize(x)`` where data set its weights.
+       Learned tensors are Parameters, derived ones and flags are buffers.
+    3. Name it in ``__init__.py`` of this folder and in ``docs/api/bijections.md``.
+    4. Add one line to ``tests/catalogue.py``: that buys every law.
     """
 
     def __init__(self, shape: tuple[int, ...], out_shape: tuple[int, ...] | None = None) -> None:
@@ -119,17 +128,17 @@ class Bijection(nn.Module, abc.ABC):
         (grad,) = pull.through(outputs, grad, [x], self.parameters())
         return x.detach(), grad
 
-    def _resized(self, shape: tuple[int, ...]) -> Bijection:
-        """The same weights on another shape, for :func:`resized`; refused unless written."""
+    def _resize(self, shape: tuple[int, ...]) -> Bijection:
+        """The same weights on another shape, for :func:`resize`; refused unless written."""
         raise ValueError(
-            f"resized: the weights of {type(self).__name__} belong to one size, {self.shape}. "
-            "Use layers that convolve, as those of glow, or write its _resized(shape)."
+            f"resize: the weights of {type(self).__name__} belong to one size, {self.shape}. "
+            "Use layers that convolve, as those of glow, or write its _resize(shape)."
         )
 
     def _twin(self: Self, shape: tuple[int, ...], out_shape: tuple[int, ...] | None = None) -> Self:
-        """This layer on another shape: whatever one of the two holds, both hold."""
+        """Return this layer on another shape, with the same parameters and buffers."""
         if len(self.shape) == 1:
-            Bijection._resized(self, shape)  # refuses: vectors have a weight for each number
+            Bijection._resize(self, shape)  # refuses: vectors have a weight for each number
         # Shallow: both have the same dicts of parameters, buffers and modules, so that not even
         # .to(), which puts new buffers into them, takes the two apart.
         twin = copy.copy(self)
@@ -203,7 +212,7 @@ class Flatten(Bijection):
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.forward(x), x.new_zeros(x.shape[0])
 
-    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+    def _resize(self, shape: tuple[int, ...]) -> Bijection:
         return Flatten(shape)
 
 
@@ -281,15 +290,15 @@ class Chain(Bijection):
             x = layer._initialize(x)
         return x
 
-    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+    def _resize(self, shape: tuple[int, ...]) -> Bijection:
         layers: list[Bijection] = []
         for layer in self:
-            layers.append(layer._resized(shape))
+            layers.append(layer._resize(shape))
             shape = layers[-1].out_shape
         return Chain(*layers, save_memory=self.save_memory)
 
 
-def resized(g: Bijection, shape: tuple[int, ...]) -> Bijection:
+def resize(g: Bijection, shape: tuple[int, ...]) -> Bijection:
     r"""The same map on images of another size: a bijection that holds the very weights of g.
 
     Train, load or move one of the two, and the other follows; g itself stays as it is. For its own
@@ -302,7 +311,7 @@ def resized(g: Bijection, shape: tuple[int, ...]) -> Bijection:
 
     Example:
         >>> g = glow((3, 16, 16), blocks=2)
-        >>> h = resized(g, (3, 20, 14))
+        >>> h = resize(g, (3, 20, 14))
         >>> x = torch.rand(4, 3, 20, 14)
         >>> torch.allclose(h.inverse(h(x)), x, atol=1e-5)
         True
@@ -314,10 +323,10 @@ def resized(g: Bijection, shape: tuple[int, ...]) -> Bijection:
         return g
     if len(shape) != len(g.shape) or shape[0] != g.shape[0] or min(shape) < 1:
         raise ValueError(
-            f"resized: expected another height and width for {g.shape}, with as many channels, got "
+            f"resize: expected another height and width for {g.shape}, with as many channels, got "
             f"{shape}."
         )
-    return g._resized(shape)
+    return g._resize(shape)
 
 
 def _gather(loader: Iterable[Tensor], limit: int) -> Tensor:

@@ -78,7 +78,7 @@ class _Coupling(Bijection):
                     "its forward?), so g and its inverse would disagree."
                 )
 
-    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+    def _resize(self, shape: tuple[int, ...]) -> Bijection:
         twin = self._twin(shape)
         inputs, outputs = self._channels()
         like = next(self.conditioner.parameters(), torch.zeros(()))
@@ -92,7 +92,7 @@ class _Coupling(Bijection):
             problem = f"fails: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
         if problem:
             raise ValueError(
-                f"resized: the conditioner of {type(self).__name__} must take "
+                f"resize: the conditioner of {type(self).__name__} must take "
                 f"{tuple(x.shape[1:])} to {expected}, but it {problem}. Use one that only "
                 "convolves, as nets.ResidualConv."
             )

@@ -47,7 +47,7 @@ class ActNorm(Bijection):
     def extra_repr(self) -> str:
         return f"{self.shape}, initialized={say(self.initialized)}"
 
-    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+    def _resize(self, shape: tuple[int, ...]) -> Bijection:
         return self._twin(shape)
 
     def _initialize(self, x: Tensor) -> Tensor:
@@ -138,7 +138,7 @@ class InvertibleLinear(Bijection):
         log_det = log_scale.sum() * math.prod(self.shape[1:])
         return self.forward(x), log_det.expand(x.shape[0])
 
-    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+    def _resize(self, shape: tuple[int, ...]) -> Bijection:
         return self._twin(shape)
 
 

@@ -15,7 +15,7 @@ class _Move(Bijection):
         return self.forward(x), x.new_zeros(x.shape[0])
 
 
-def _quartered(name: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
+def _quarter(name: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
     if len(shape) != 3 or shape[1] % 2 or shape[2] % 2:
         raise ValueError(
             f"{name}: expected an image (C, H, W) with even H and W, got {tuple(shape)}. "
@@ -41,7 +41,7 @@ class Squeeze(_Move):
     r"""(C, H, W) → (4C, H/2, W/2): each 2×2 patch becomes channels (pixel unshuffle)."""
 
     def __init__(self, shape: tuple[int, ...]) -> None:
-        super().__init__(shape, _quartered("Squeeze", shape))
+        super().__init__(shape, _quarter("Squeeze", shape))
 
     def forward(self, x: Tensor) -> Tensor:
         return _unshuffle(x)
@@ -49,7 +49,7 @@ class Squeeze(_Move):
     def inverse(self, z: Tensor) -> Tensor:
         return _shuffle(z)
 
-    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+    def _resize(self, shape: tuple[int, ...]) -> Bijection:
         return Squeeze(shape)
 
 
@@ -69,7 +69,7 @@ class PixelShuffle(_Move):
     def inverse(self, z: Tensor) -> Tensor:
         return _unshuffle(z)
 
-    def _resized(self, shape: tuple[int, ...]) -> Bijection:
+    def _resize(self, shape: tuple[int, ...]) -> Bijection:
         return PixelShuffle(shape)
 
 
@@ -87,7 +87,7 @@ class SpatialSplit2x2(_Move):
     order: Tensor
 
     def __init__(self, shape: tuple[int, ...], order: tuple[int, ...] = (0, 3, 1, 2)) -> None:
-        super().__init__(shape, _quartered("SpatialSplit2x2", shape))
+        super().__init__(shape, _quarter("SpatialSplit2x2", shape))
         if sorted(order) != [0, 1, 2, 3]:
             raise ValueError(f"SpatialSplit2x2: expected a permutation of 0, 1, 2, 3, got {order}.")
         self.register_buffer("order", torch.tensor(order))
@@ -100,5 +100,5 @@ class SpatialSplit2x2(_Move):
         patches = z.unflatten(1, (4, self.shape[0]))[:, self.order.argsort()].transpose(1, 2)
         return _shuffle(patches.flatten(1, 2))
 
-    def _resized(self, shape: tuple[int, ...]) -> Bijection:
-        return self._twin(shape, _quartered("SpatialSplit2x2", shape))
+    def _resize(self, shape: tuple[int, ...]) -> Bijection:
+        return self._twin(shape, _quarter("SpatialSplit2x2", shape))

@@ -37,7 +37,7 @@ class Twist(Bijection):
         refuse_mode_dependent(net, "Twist")
         self.planes, self.net = planes, net
 
-    def _turned(self, x: Tensor, sign: float) -> Tensor:
+    def _turn(self, x: Tensor, sign: float) -> Tensor:
         k = 2 * self.planes
         a, b, rest = x[:, 0:k:2], x[:, 1:k:2], x[:, k:]
         square = a.square() + b.square()
@@ -48,10 +48,10 @@ class Twist(Bijection):
         return torch.cat([planes, rest], 1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self._turned(x, 1.0)
+        return self._turn(x, 1.0)
 
     def inverse(self, z: Tensor) -> Tensor:
-        return self._turned(z, -1.0)
+        return self._turn(z, -1.0)
 
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
         return self.forward(x), x.new_zeros(x.shape[0])

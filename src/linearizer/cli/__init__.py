@@ -1,22 +1,26 @@
-"""The command line: parse, call, print. One file for each kind of command, which adds them.
+"""The command line: parse, call, print. General commands are here, an application has its own.
 
 Heavy parts (torch) are imported inside the commands: help and completion answer at once.
 """
 
 # isort: off
-from .base import app, main, run
+from importlib import import_module
 
-from . import training as training  # in the order of the help
+from .base import app, main, run
+from ..apps.registry import BUILT_IN
+
+from . import train as train  # in the order of the help
+from . import evaluate as evaluate
 from . import algebra as algebra
-from . import flows as flows
-from . import projectors as projectors
-from . import readouts as readouts
-from . import styles as styles
-from . import forecasts as forecasts
-from . import dynamics as dynamics
-from . import data as data
-from . import paper as paper
-from . import studio as studio
+
+for room in dict.fromkeys("readout" if n in ("attributes", "distill") else n for n in BUILT_IN):
+    commands = import_module(f"linearizer.apps.{room}.cli").commands
+    app.registered_commands += commands.registered_commands
+    app.registered_groups += commands.registered_groups
+
+from . import data as data  # noqa: E402
+from . import studio as studio  # noqa: E402
+from . import quickstart as quickstart  # noqa: E402
 
 # isort: on
 

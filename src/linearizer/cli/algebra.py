@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 
 import typer
 
-from .base import JsonFlag, RootOption, RunArgument, app, print_json, wrote
+from ..apps.command import JsonFlag, RootOption, RunArgument, list_files, note, print_json
+from .base import app
 
 
 @app.command()
@@ -36,14 +37,19 @@ def certify(
 
     Example: linearizer certify runs/attributes-digits
     """
-    from .. import runs
-    from ..progress import Transfer
+    from ..runs.algebra import certify_run
+    from ..training.progress import Transfer
 
     with Transfer("laws") as transfer:
-        certificate = runs.certified(
-            run, n, "float32" if single else "float64", tolerance, data_root,
+        certificate = certify_run(
+            run,
+            n,
+            "float32" if single else "float64",
+            tolerance,
+            data_root,
             lambda done, total: transfer.update("certify", done, total),
-        )  # fmt: skip
+            note,
+        )
     if as_json:
         print_json(certificate.to_dict())
     else:
@@ -66,33 +72,40 @@ def spectrum(
 
     Example: linearizer spectrum runs/attributes-digits -k 6
     """
-    from .. import runs
+    from ..runs.algebra import write_spectrum
 
-    result = runs.spectrum_of(run, k, out)
+    result = write_spectrum(run, k, out)
     if as_json:
         print_json(result)
         return
     if "modes" in result:
         for mode in result["modes"]:
             _mode(mode, result["unit"])
-        wrote(result["files"])
+        list_files(result["files"])
         return
     values = result["singular_values"]
     m, size = result["dimensions"]
-    typer.echo(f"core {m} × {size}; singular values " + " ".join(f"{v:.3g}" for v in values[:12])
-               + (" …" if len(values) > 12 else ""))  # fmt: skip
-    wrote(result["files"])
+    typer.echo(
+        f"core {m} × {size}; singular values "
+        + " ".join(f"{v:.3g}" for v in values[:12])
+        + (" …" if len(values) > 12 else "")
+    )
+    list_files(result["files"])
 
 
 def _mode(mode: dict[str, Any], unit: str) -> None:
     each, some = (f"/{unit}", f" {unit}") if unit else (" in a unit of time", "")
     turns = f"{mode['frequency']:.4g} cycles{each}" if mode["frequency"] else "no frequency"
     half = mode["half_life"]
-    keeps = "keeps its size" if half is None else (
-        f"half-life {half:.4g}{some}" if half > 0 else f"doubles in {-half:.4g}{some}"
-    )  # fmt: skip
-    typer.echo(f"mode {mode['number']}: {turns}, rate {mode['rate']:.4g} ({keeps}), "
-               f"share {mode['share']:.1%}")  # fmt: skip
+    keeps = (
+        "keeps its size"
+        if half is None
+        else (f"half-life {half:.4g}{some}" if half > 0 else f"doubles in {-half:.4g}{some}")
+    )
+    typer.echo(
+        f"mode {mode['number']}: {turns}, rate {mode['rate']:.4g} ({keeps}), "
+        f"share {mode['share']:.1%}"
+    )
 
 
 @app.command()
@@ -117,9 +130,9 @@ def export(
 
     Example: linearizer export runs/attributes-digits --format onnx --map pinv -o decode.onnx
     """
-    from .. import runs
+    from ..runs.algebra import export_run
 
-    result = runs.exported(run, to, form, out, data_root)
+    result = export_run(run, to, form, out, data_root, note)
     if as_json:
         print_json(result)
         return
@@ -129,4 +142,4 @@ def export(
             f"(batch, {', '.join(map(str, result['output_shape']))}), largest difference "
             f"{result['max_error']:.1e}"
         )
-    wrote(result["files"])
+    list_files(result["files"])

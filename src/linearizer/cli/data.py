@@ -7,7 +7,8 @@ from typing import Annotated
 
 import typer
 
-from .base import JsonFlag, RootOption, app, print_json, wrote
+from ..apps.command import JsonFlag, RootOption, list_files, print_json
+from .base import app
 
 data_app = typer.Typer(invoke_without_command=True, rich_markup_mode=None)
 app.add_typer(
@@ -29,8 +30,12 @@ def list_data(ctx: typer.Context, data_root: RootOption = None, as_json: JsonFla
 
     rows = data.status(data_root)
     if as_json:
-        print_json([{k: str(v) if isinstance(v, Path) else v for k, v in r._asdict().items()}
-               for r in rows])  # fmt: skip
+        print_json(
+            [
+                {k: str(v) if isinstance(v, Path) else v for k, v in r._asdict().items()}
+                for r in rows
+            ]
+        )
         return
     for row in rows:
         state = "here" if row.present else "can be fetched" if row.downloadable else "not here"
@@ -48,8 +53,8 @@ def fetch(
     Example: linearizer data fetch mnist
     """
     from .. import data
-    from ..progress import Transfer
+    from ..training.progress import Transfer
 
     with Transfer() as transfer:
         folder = data.fetch(name, data_root, transfer.update)
-    wrote([folder])
+    list_files([folder])

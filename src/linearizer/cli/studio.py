@@ -8,7 +8,8 @@ from urllib.parse import quote
 
 import typer
 
-from .base import app, note
+from ..apps.command import note
+from .base import app
 
 
 @app.command()
@@ -37,36 +38,16 @@ def serve(
 
     Example: linearizer serve --open
     """
-    if token is not None and len(token) < 8:
-        raise ValueError("serve: expected a token of 8 characters or more. Choose a longer one.")
-    if token is not None and not (
-        token.isascii() and token.isprintable() and token == token.strip()
-    ):
-        raise ValueError(
-            "serve: expected a token of printable ASCII without spaces around it, as headers hold. "
-            "Choose another."
-        )
+    _check_token(token)
     if runs.exists() and not runs.is_dir():
         raise ValueError(f"serve: expected a folder of runs, but {runs} is a file.")
-    from ..web.listening import host_name, is_loopback, listen
+    from ..studio.listening import host_name, listen
 
     names = [host_name(name) for name in allow_host or ()]
     at = listen(host, port)
     shown = f"[{host}]" if ":" in host else host
     url = f"http://{shown}:{at.getsockname()[1]}/" + (f"?token={quote(token)}" if token else "")
-    if not is_loopback(host):
-        note(
-            f"warning: {host} can be reached from other machines, and what they send is not "
-            "encrypted."
-            if token
-            else f"warning: anyone who can reach {host} may use the studio and see your runs, "
-            "as there is no token. Add --token, or leave --host out."
-        )
-    elif names and not token:
-        note(
-            f"warning: anyone who can reach {', '.join(names)} may use the studio and see your "
-            "runs, as there is no token. Add --token, or leave --allow-host out."
-        )
+    _warn_of_strangers(host, names, token)
 
     def ready() -> None:
         typer.echo(f"the studio is at {url} (stop it with Ctrl-C)")
@@ -76,6 +57,36 @@ def serve(
             if not webbrowser.open(url):
                 note("no browser was found: open the address yourself.")
 
-    from ..web.server import serve as run
+    from ..studio.server import serve as run
 
     run(at, host, runs, token, names, threads, ready)
+
+
+def _check_token(token: str | None) -> None:
+    """Refuse a token that is easily guessed, or that headers do not hold."""
+    if token is None:
+        return
+    if len(token) < 8:
+        raise ValueError("serve: expected a token of 8 characters or more. Choose a longer one.")
+    if not (token.isascii() and token.isprintable() and token == token.strip()):
+        raise ValueError(
+            "serve: expected a token of printable ASCII without spaces around it, as headers hold. "
+            "Choose another."
+        )
+
+
+def _warn_of_strangers(host: str, names: list[str], token: str | None) -> None:
+    """Say who else may use the studio."""
+    from ..studio.listening import is_loopback
+
+    if token and not is_loopback(host):
+        note(
+            f"warning: {host} can be reached from other machines, and what they send is not "
+            "encrypted."
+        )
+    elif not token and (names or not is_loopback(host)):
+        who, flag = (", ".join(names), "--allow-host") if is_loopback(host) else (host, "--host")
+        note(
+            f"warning: anyone who can reach {who} may use the studio and see your runs, as there "
+            f"is no token. Add --token, or leave {flag} out."
+        )

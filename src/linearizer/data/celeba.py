@@ -25,12 +25,13 @@ REDUCED_SPLIT = (8000, 1000, 1000)
 
 
 def present(root: Path) -> bool:
+    """Return whether the official or the reduced files are there."""
     folder = root / "celeba"
     return (folder / REDUCED).is_file() or _official(folder) is not None
 
 
 def _official(folder: Path) -> Path | None:
-    """The folder or archive of the official images, if its partition is there too."""
+    """Return the folder or archive of the official images, if its partition is there too."""
     if not (folder / "list_eval_partition.txt").is_file():
         return None
     choices = (folder / "img_align_celeba", folder / "img_align_celeba.zip")
@@ -40,7 +41,7 @@ def _official(folder: Path) -> Path | None:
 def load_celeba(
     root: Path, size: int | None = None, progress: Progress | None = None
 ) -> tuple[tuple[Images, Images, Images], tuple[str, ...]]:
-    """Centre squares of the aligned faces at ``size`` (64), attributes (n, 40)."""
+    """Load centre squares of the aligned faces at ``size`` (64), with attributes (n, 40)."""
     folder = root / "celeba"
     size = 64 if size is None else size
     if source := _official(folder):
@@ -76,7 +77,7 @@ def _crop(picture: Picture) -> str:
 
 
 def _pictures(source: Path) -> tuple[dict[str, Picture], tuple[object, ...]]:
-    """Images by name, and what the cache knows them by."""
+    """Return the images by name, and what the cache knows them by."""
     if source.is_dir():
         paths = folder_pictures(source)
         named = {p.name: Picture(str(p), p.read_bytes) for p in paths}
@@ -85,7 +86,7 @@ def _pictures(source: Path) -> tuple[dict[str, Picture], tuple[object, ...]]:
 
 
 def _partition(path: Path) -> tuple[list[str], tuple[int, int, int]]:
-    """File names in the order train, val, test, and how many of each."""
+    """Return file names in the order train, val, test, and how many there are of each."""
     parts: tuple[list[str], ...] = ([], [], [])
     for number, line in enumerate(path.read_text("utf-8", "replace").splitlines(), 1):
         cells = line.split()
@@ -103,7 +104,7 @@ def _partition(path: Path) -> tuple[list[str], tuple[int, int, int]]:
 
 
 def _attributes(folder: Path, files: list[str]) -> tuple[Tensor, tuple[str, ...]]:
-    """The attributes (n, 40) bool of the files, and their names."""
+    """Return the attributes (n, 40) bool of the files, and their names."""
     text, archive = folder / "list_attr_celeba.txt", folder / "list_attr_celeba.zip"
     packed = folder / "celeba_attr_all.npz"
     if text.is_file():
@@ -131,7 +132,7 @@ def _attributes(folder: Path, files: list[str]) -> tuple[Tensor, tuple[str, ...]
 
 
 def _parse(path: Path, lines: Iterable[str], files: list[str]) -> tuple[Tensor, tuple[str, ...]]:
-    """Count, names, then `file ±1 ±1 …`, as far as the wanted files reach."""
+    """Parse a count, the names, then `file ±1 ±1 …`, as far as the wanted files reach."""
     rows = iter(lines)
     try:
         next(rows)

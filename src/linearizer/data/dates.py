@@ -1,4 +1,4 @@
-r"""Times as they stand in tables: read, put on a scale of equal steps, and written on."""
+r"""Times as they stand in tables: how they are read, scaled to equal steps, and continued."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-__all__ = ["DATE", "Scale", "clock", "following", "scale", "unreadable"]
+__all__ = ["DATE", "Scale", "clock", "continue_times", "find_unreadable", "scale"]
 
 DATE = re.compile(r"\s*(\d{4}[-/]\d{1,2}\b|\d{1,2}[-/.]\d{1,2}[-/.]\d{2,4}\b)")
 ZONE = re.compile(r"(?<=\d)(Z|[+-]\d{2}:?\d{2})$")
@@ -33,12 +33,12 @@ class Scale(NamedTuple):
 
     @property
     def step(self) -> float:
-        """The usual one: the median."""
+        """The usual step, which is the median."""
         return float(np.median(np.diff(self.at))) if len(self.at) > 1 else 0.0
 
 
 def clock(times: Sequence[str]) -> np.ndarray | None:
-    r"""Times in seconds since 1970 (n,), or None where they are not all dates that can be read.
+    r"""Return times in seconds since 1970 (n,), or None if they are not all readable dates.
 
     2020-01-31, 2020/01/31, 31.01.2020, 31/01/2020, and 01/31/2020 where days tell that the month
     comes first; each with or without hours and minutes. A zone (Z, +01:00) is respected after the
@@ -61,7 +61,7 @@ def clock(times: Sequence[str]) -> np.ndarray | None:
                 return np.array([_utc(r).timestamp() for r in read])
             moments = np.array(plain, dtype="datetime64[ms]")  # an empty word is no time
             return None if np.isnat(moments).any() else moments.astype(np.int64) / 1000.0
-        form = _form_of_all(words)
+        form = _find_form(words)
         if form is None:
             return None
         return np.array([_utc(datetime.datetime.strptime(w, form)).timestamp() for w in words])
@@ -73,8 +73,8 @@ def _utc(moment: datetime.datetime) -> datetime.datetime:
     return moment if moment.tzinfo is not None else moment.replace(tzinfo=UTC)
 
 
-def _form_of_all(words: Sequence[str]) -> str | None:
-    """The first of FORMATS in which all are written."""
+def _find_form(words: Sequence[str]) -> str | None:
+    """Return the first of FORMATS in which all are written."""
     for form in FORMATS:
         try:
             for word in words:
@@ -86,7 +86,7 @@ def _form_of_all(words: Sequence[str]) -> str | None:
 
 
 def scale(times: Sequence[str]) -> Scale | None:
-    r"""Times in seconds, in months where the calendar counts them, or as plain numbers.
+    r"""Return times in seconds, in months where the calendar counts them, or as plain numbers.
 
     Example:
         >>> scale(["2020-01-31", "2020-02-29", "2020-03-31"]).step
@@ -103,7 +103,7 @@ def scale(times: Sequence[str]) -> Scale | None:
 
 
 def _months(at: np.ndarray) -> np.ndarray | None:
-    """Months since year 0 where all are the same day, or the last one, of months; else None."""
+    """Return months since year 0 if all are the same day, or the last one, of months."""
     if len(at) < 2 or float(np.median(np.diff(at))) < MONTH:
         return None
     days = [datetime.datetime.fromtimestamp(float(a), UTC) for a in at]
@@ -117,11 +117,11 @@ def _ends_month(day: datetime.datetime) -> bool:
     return day.day == calendar.monthrange(day.year, day.month)[1]
 
 
-def unreadable(times: Sequence[str]) -> int | None:
-    r"""The first row whose time cannot be read as those before it, or None if all can.
+def find_unreadable(times: Sequence[str]) -> int | None:
+    r"""Return the first row whose time cannot be read as those before it, or None if all can.
 
     Example:
-        >>> unreadable(["2020-01-01", "2020-01-02", "later"])
+        >>> find_unreadable(["2020-01-01", "2020-01-02", "later"])
         2
     """
     # Whether the first k can be read only changes once as k grows.
@@ -130,15 +130,15 @@ def unreadable(times: Sequence[str]) -> int | None:
     return None if k == len(times) else k
 
 
-def following(times: Sequence[str], n: int) -> list[str]:
-    r"""The n times after those of a table, in its own step; 1, 2, … where it has none to go on.
+def continue_times(times: Sequence[str], n: int) -> list[str]:
+    r"""Return the n times after those of a table, in its own step; 1, 2, … where it has none.
 
     Example:
-        >>> following(["2020-01-31 22:00", "2020-01-31 23:00"], 2)
+        >>> continue_times(["2020-01-31 22:00", "2020-01-31 23:00"], 2)
         ['2020-02-01 00:00', '2020-02-01 01:00']
-        >>> following(["2020-10", "2020-11", "2020-12"], 2)
+        >>> continue_times(["2020-10", "2020-11", "2020-12"], 2)
         ['2021-01', '2021-02']
-        >>> following(["10", "20"], 2)
+        >>> continue_times(["10", "20"], 2)
         ['30', '40']
     """
     found = scale(times) if len(times) > 1 else None
@@ -150,7 +150,7 @@ def following(times: Sequence[str], n: int) -> list[str]:
     words = [t.strip() for t in times]
     if found.unit == "s":
         at = [last + found.step * i for i in range(1, n + 1)]
-        return [_written(datetime.datetime.fromtimestamp(a, UTC), words) for a in at]
+        return [_write_time(datetime.datetime.fromtimestamp(a, UTC), words) for a in at]
     seconds = clock(words)
     assert seconds is not None
     end = datetime.datetime.fromtimestamp(float(seconds[-1]), UTC)
@@ -160,14 +160,14 @@ def following(times: Sequence[str], n: int) -> list[str]:
         year, month = divmod(int(last + found.step * i), 12)
         most = calendar.monthrange(year, month + 1)[1]
         ends.append(end.replace(year=year, month=month + 1, day=most if last_day else end.day))
-    return [_written(moment, words) for moment in ends]
+    return [_write_time(moment, words) for moment in ends]
 
 
-def _written(moment: datetime.datetime, words: Sequence[str]) -> str:
-    """A time as the last of the words is written."""
+def _write_time(moment: datetime.datetime, words: Sequence[str]) -> str:
+    """Write a time as the last of the words is written."""
     example = words[-1]
     if not example[:4].isdigit():
-        return moment.strftime(_form_of_all(words) or "%Y-%m-%d %H:%M:%S")
+        return moment.strftime(_find_form(words) or "%Y-%m-%d %H:%M:%S")
     zone = ZONE.search(example) if ":" in example else None
     if zone is not None:
         here = datetime.datetime.fromisoformat(example.replace("/", "-")).tzinfo
@@ -175,7 +175,7 @@ def _written(moment: datetime.datetime, words: Sequence[str]) -> str:
         example = example[: zone.start()]
     between = "T" if "T" in example else " "
     day, _, hour = example.replace("T", " ").partition(" ")
-    text = moment.strftime("/".join(("%Y", "%m", "%d")) if "/" in day else "%Y-%m-%d")
+    text = moment.strftime("%Y/%m/%d" if "/" in day else "%Y-%m-%d")
     if day.count("-") + day.count("/") == 1:
         text = text[:7]
     if hour:

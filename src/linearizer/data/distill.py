@@ -5,32 +5,36 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, final
+from typing import Any, final
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
-from .images import Batch, check_index, shuffled
-from .tables import _counts_rows, _numbers, _rows
+from .catalogue import load
+from .dsprites import Sprites
+from .files import Progress
+from .images import Batch, check_index, shuffle_rows
+from .kinds import GIVEN, Data, DataSettings, Kind, Part
+from .networks import Network, load_network, runs_code
+from .tables import counts_rows, parse_column, read_text, split_rows
+from .teachers import ENCODERS
 
-if TYPE_CHECKING:
-    from ..networks import Network
-
-__all__ = ["Arrays", "Distilled", "Some", "load_arrays"]
+__all__ = [
+    "DISTILL",
+    "Arrays",
+    "DistillPart",
+    "DistillSettings",
+    "Some",
+    "load_arrays",
+    "load_samples",
+]
 
 #: Samples among which a network is probed.
 PROBED = 8
 #: Files that may hold samples.
 SUFFIXES = (".npy", ".npz", ".csv", ".csv.gz")
-
-
-class Part(Protocol):
-    """Samples: how many there are, and a batch of any of them, whose x are the inputs."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, index: Tensor) -> Any: ...
 
 
 @final
@@ -48,7 +52,7 @@ class Some:
 
 
 @final
-class Distilled:
+class DistillPart:
     r"""The samples of a part, with the outputs of a network for labels: y = network(x).
 
     Arguments:
@@ -56,8 +60,8 @@ class Distilled:
         network: What is learned from. It is probed with some of the samples.
 
     Example:
-        >>> from linearizer.networks import Network
-        >>> data = Distilled(Arrays(torch.rand(9, 4)), Network(torch.nn.Linear(4, 2)))
+        >>> from linearizer.data.networks import Network
+        >>> data = DistillPart(Arrays(torch.rand(9, 4)), Network(torch.nn.Linear(4, 2)))
         >>> x, y = data.batch(torch.tensor([8, 0, 8]))
         >>> data.shape, data.outputs, y.shape, torch.equal(y, data.network(x))
         ((4,), 2, torch.Size([3, 2]), True)
@@ -65,7 +69,7 @@ class Distilled:
 
     def __init__(self, part: Part, network: Network) -> None:
         if not len(part):
-            raise ValueError("Distilled: expected 1 or more samples, got none.")
+            raise ValueError("DistillPart: expected 1 or more samples, got none.")
         some = torch.linspace(0, len(part) - 1, min(len(part), PROBED), dtype=torch.float64)
         x = part.batch(some.long()).x
         self.part, self.network = part, network
@@ -76,7 +80,7 @@ class Distilled:
         return len(self.part)
 
     def __repr__(self) -> str:
-        return f"Distilled({self.part!r}, {self.network.name!r} with {self.outputs} outputs)"
+        return f"DistillPart({self.part!r}, {self.network.name!r} with {self.outputs} outputs)"
 
     def batch(self, index: Tensor) -> Batch:
         """Samples x (n, \\*shape) and outputs y (n, outputs) of the rows ``index`` (n,) int64."""
@@ -90,7 +94,7 @@ class Arrays:
 
     Arguments:
         x: (n, \*shape) float32.
-        names: Of the numbers of a sample, if it is a vector.
+        names: Names of the numbers of a sample, if it is a vector.
 
     Example:
         >>> data = Arrays(torch.eye(3, dtype=torch.float32), names=("a", "b", "c"))
@@ -125,7 +129,7 @@ class Arrays:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one sample."""
+        """Shape of one sample."""
         return tuple(self.x.shape[1:])
 
     def batch(self, index: Tensor) -> Batch:
@@ -135,7 +139,7 @@ class Arrays:
 
 
 def load_arrays(path: Path) -> tuple[tuple[Arrays, Arrays, Arrays], tuple[str, ...]]:
-    """Samples of a file, split 80/10/10 by a fixed seed, and the notes about them.
+    """Read samples from a file, split 80/10/10 by a fixed seed, and the notes about them.
 
     Arguments:
         path: A .npy of samples along the first axis, a .npz of one such array or one named x, or a
@@ -149,12 +153,12 @@ def load_arrays(path: Path) -> tuple[tuple[Arrays, Arrays, Arrays], tuple[str, .
         raise FileNotFoundError(f"{path}: expected samples, but {what}. Check the path.")
     names: tuple[str, ...] = ()
     if path.name.lower().endswith((".csv", ".csv.gz")):
-        found, names, notes, lines = _of_csv(path)
+        found, names, notes, lines = _read_csv(path)
     else:
-        found, notes = _of_numpy(path)
+        found, notes = _read_numpy(path)
         lines = None
-    x = _checked(path, found, lines)
-    order, sizes = shuffled(len(x), path)
+    x = _check(path, found, lines)
+    order, sizes = shuffle_rows(len(x), path)
     first = (
         f"{path.name}: {len(x):,} samples of shape {tuple(x.shape[1:])}, split "
         f"{'/'.join(f'{s:,}' for s in sizes)} by a fixed seed"
@@ -163,8 +167,8 @@ def load_arrays(path: Path) -> tuple[tuple[Arrays, Arrays, Arrays], tuple[str, .
     return (train, val, test), (first, *notes)
 
 
-def _checked(path: Path, found: np.ndarray, lines: Sequence[int] | None) -> Tensor:
-    """Enough finite numbers, as float32."""
+def _check(path: Path, found: np.ndarray, lines: Sequence[int] | None) -> Tensor:
+    """Return the samples as float32, or raise an error that says what is wrong with them."""
     if found.dtype.kind not in "fiub":
         raise ValueError(
             f"{path}: expected real numbers, found {found.dtype}. Save samples of one shape as "
@@ -194,8 +198,8 @@ def _checked(path: Path, found: np.ndarray, lines: Sequence[int] | None) -> Tens
     return x
 
 
-def _of_numpy(path: Path) -> tuple[np.ndarray, list[str]]:
-    """The array, and what to say about it."""
+def _read_numpy(path: Path) -> tuple[np.ndarray, list[str]]:
+    """Read the array, and what to say about it."""
     found: np.ndarray | None = None
     names: list[str] = []
     try:
@@ -232,14 +236,92 @@ def _of_numpy(path: Path) -> tuple[np.ndarray, list[str]]:
     return found, notes
 
 
-def _of_csv(path: Path) -> tuple[np.ndarray, tuple[str, ...], list[str], list[int]]:
-    """Numbers (n, columns), names of the columns, notes, and the line of each row."""
-    header, rows, lines = _rows(path)
+def _read_csv(path: Path) -> tuple[np.ndarray, tuple[str, ...], list[str], list[int]]:
+    """Read numbers (n, columns), names of the columns, notes, and the line of each row."""
+    header, rows, lines = split_rows(path, read_text(path))
     cells = list(zip(*rows, strict=True))
     places, notes = list(range(len(header))), []
-    if not header[0] and len(header) > 1 and _counts_rows(cells[0]):
+    if not header[0] and len(header) > 1 and counts_rows(cells[0]):
         places.remove(0)
         notes.append(f"{path.name}: the first column has no name and counts the rows: left out")
     hint = "Mend it, or take the column out of the file."
-    found = np.stack([_numbers(path, header[i], cells[i], lines, hint) for i in places], axis=1)
+    found = np.stack([parse_column(path, header[i], cells[i], lines, hint) for i in places], axis=1)
     return found, tuple(header[i] for i in places), notes, lines
+
+
+# -- the kind of data --------------------------------------------------------------------------
+
+#: Sprites that are held out to validate, and as many to test.
+HELD_OUT = 5000
+
+
+class DistillSettings(DataSettings):
+    """Samples, and the network that is learned from."""
+
+    name: str = Field(
+        "dsprites",
+        min_length=1,
+        description="images (a data set by name, or a folder), or samples in a .npy, .npz or .csv",
+    )
+    teacher: str = Field(
+        "betah",
+        min_length=1,
+        description="the network: one of " + ", ".join(ENCODERS) + " (encoders of VAEs), or an "
+        ".onnx or .pt2 file, or FILE.py:NAME or MODULE:NAME of a torch module",
+    )
+
+
+def load_samples(
+    settings: DistillSettings, root: Path | None, progress: Progress | None
+) -> tuple[str, tuple[Any, Any, Any], tuple[str, ...]]:
+    """Load the samples without a network: their name, three parts, and notes."""
+    if settings.name.lower().endswith(SUFFIXES):
+        if settings.size is not None:
+            raise ValueError("size is for images; samples in a file have the size they have.")
+        parts, notes = load_arrays(Path(settings.name).expanduser())
+        return Path(settings.name).name, parts, notes
+    loaded = load(settings.name, root, settings.size, progress=progress)
+    sprites, notes = loaded.train, loaded.notes
+    if not isinstance(sprites, Sprites):
+        return loaded.name, (sprites, loaded.val, loaded.test), notes
+    # They have no split.
+    order = torch.randperm(len(sprites), generator=torch.Generator().manual_seed(0))
+    val, test, train = order.split([HELD_OUT, HELD_OUT, len(order) - 2 * HELD_OUT])
+    notes = (*notes, f"trained on all but {2 * HELD_OUT:,} images, drawn by a fixed seed")
+    return loaded.name, (Some(sprites, train), Some(sprites, val), Some(sprites, test)), notes
+
+
+def _load(settings: DistillSettings, root: Path | None, progress: Progress | None) -> Data:
+    """Load samples with what the network gives for them."""
+    network = load_network(settings.teacher, root)
+    name, parts, notes = load_samples(settings, root, progress)
+    train, val, test = (DistillPart(part, network) for part in parts)
+    return Data(name, train, val, test, notes)
+
+
+def _refuse(settings: DistillSettings) -> str:
+    """Say why a run folder cannot load its teacher by itself, or nothing."""
+    if not runs_code(settings.teacher):
+        return ""
+    return (
+        f"its teacher is {settings.teacher}, which is code, or was given in Python. A run folder "
+        "does not start code: name the network again, as in linearizer evaluate RUN --set "
+        "teacher=FILE.py:NAME."
+    )
+
+
+def _samples(settings: DistillSettings, root: Path | None, n: int) -> Tensor:
+    """Return the first n test samples; the network is not asked about them."""
+    if settings.name.startswith(GIVEN):
+        raise ValueError("its data were given in Python.")
+    test = load_samples(settings, root, None)[1][2]
+    return test.batch(torch.arange(min(n, len(test)))).x
+
+
+DISTILL = Kind(
+    DistillSettings,
+    _load,
+    paths=frozenset({"name", "teacher"}),
+    refuse=_refuse,
+    samples=_samples,
+)

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .files import DamagedError, Progress, cached, digest, download
+from .files import DamagedError, Progress, digest, download, load_or_make
 from .images import Batch, check_index, open_zip, stamp
 
 __all__ = ["Sprites", "render"]
@@ -87,6 +87,7 @@ def _in_heart(u: Tensor, v: Tensor) -> Tensor:
 
 
 def check_factors(factors: Tensor) -> None:
+    """Raise unless these are factors of sprites, (n, 5) int64."""
     if factors.dtype != torch.int64 or factors.ndim != 2 or factors.shape[1] != len(SIZES):
         raise ValueError(
             f"Sprites: expected factors (n, 5) int64 ({', '.join(FACTORS)}), got {factors.dtype} "
@@ -132,27 +133,27 @@ class Sprites:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(1, 64, 64)."""
+        """Shape (1, 64, 64) of one image."""
         return 1, SIDE, SIDE
 
     @property
     def classes(self) -> bool:
-        """False: an image has five factors, not one label."""
+        """Whether an image has one label: it has five factors instead."""
         return False
 
     def factors(self, index: Tensor) -> Tensor:
-        """(shape, scale, orientation, x, y) of the rows ``index``, (n, 5) int64."""
+        """Return (shape, scale, orientation, x, y) of the rows ``index``, (n, 5) int64."""
         check_index(index, COUNT, "Sprites.factors")
         return torch.stack(torch.unravel_index(index, SIZES), 1)
 
     def index(self, factors: Tensor) -> Tensor:
-        """The rows (n,) of factors (n, 5)."""
+        """Return the rows (n,) of factors (n, 5)."""
         check_factors(factors)
         steps = [math.prod(SIZES[i + 1 :]) for i in range(len(SIZES))]
         return (factors * torch.tensor(steps)).sum(1)
 
     def batch(self, index: Tensor) -> Batch:
-        """Images x (n, 1, 64, 64) in {0, 1} and factors y (n, 5) int64."""
+        """Return images x (n, 1, 64, 64) in {0, 1} and factors y (n, 5) int64."""
         factors = self.factors(index)
         if self.bits is None:
             return Batch(render(factors).to(torch.float32), factors)
@@ -165,13 +166,14 @@ class Sprites:
 
 
 def present(root: Path) -> bool:
+    """Return whether the published file is in the data folder."""
     return (root / "dsprites" / FILE).is_file()
 
 
 def load_dsprites(
     root: Path, progress: Progress | None = None
 ) -> tuple[tuple[Sprites, Sprites, Sprites], tuple[str, ...]]:
-    """The published images if they are there, else re-rendered ones."""
+    """Load the published images if they are there, else render them."""
     path = root / "dsprites" / FILE
     whole = "dSprites: train, val and test are all 737,280 images (there is no split)"
     if not path.is_file():
@@ -183,13 +185,14 @@ def load_dsprites(
 
     def make() -> tuple[tuple[int, ...], Iterator[np.ndarray]]:
         check_published(path)
-        return (COUNT, SIDE * SIDE // 8), _packed(path, progress)
+        return (COUNT, SIDE * SIDE // 8), _pack_bits(path, progress)
 
-    bits = cached(f"dsprites-{digest('bits, 1', stamp(path))}", make)
+    bits = load_or_make(f"dsprites-{digest('bits, 1', stamp(path))}", make)
     return (Sprites(torch.from_numpy(bits)),) * 3, ("dSprites: the published images", whole)
 
 
 def fetch_dsprites(root: Path, progress: Progress | None) -> Path:
+    """Download the published file unless it is there, and return its folder."""
     path = root / "dsprites" / FILE
     if not path.is_file():
         download([URL], path, check_published, progress)
@@ -197,8 +200,10 @@ def fetch_dsprites(root: Path, progress: Progress | None) -> Path:
     return path.parent
 
 
-def _member(archive: zipfile.ZipFile, path: Path, name: str, shape: tuple[int, ...]) -> IO[bytes]:
-    """An array of the npz, at its first value, if it has the shape it should have."""
+def _open_array(
+    archive: zipfile.ZipFile, path: Path, name: str, shape: tuple[int, ...]
+) -> IO[bytes]:
+    """Open an array of the npz at its first value, if it has the shape it should have."""
     try:
         file = archive.open(f"{name}.npy")
         first = np.lib.format.read_magic(file) == (1, 0)
@@ -215,10 +220,10 @@ def _member(archive: zipfile.ZipFile, path: Path, name: str, shape: tuple[int, .
 
 
 def check_published(path: Path) -> None:
-    """Shapes of the arrays, and that the factors are in the order of their sizes."""
+    """Check the shapes of the arrays, and that the factors are in the order of their sizes."""
     with open_zip(path, "dsprites") as archive:
         for name, shape in (("imgs", (COUNT, SIDE, SIDE)), ("latents_classes", (COUNT, 6))):
-            _member(archive, path, name, shape).close()
+            _open_array(archive, path, name, shape).close()
     try:
         with path.open("rb") as file, np.load(file, allow_pickle=False) as arrays:
             classes = arrays["latents_classes"]
@@ -229,11 +234,11 @@ def check_published(path: Path) -> None:
         raise DamagedError(path, "expected the factors in order, found another order", "dsprites")
 
 
-def _packed(path: Path, progress: Progress | None) -> Iterator[np.ndarray]:
-    """The images as bits, some thousands at a time: unpacked they take 3 GB."""
+def _pack_bits(path: Path, progress: Progress | None) -> Iterator[np.ndarray]:
+    """Pack the images as bits, some thousands at a time: unpacked they take 3 GB."""
     step, pixels = 4096, SIDE * SIDE
     with open_zip(path, "dsprites") as archive:
-        file = _member(archive, path, "imgs", (COUNT, SIDE, SIDE))
+        file = _open_array(archive, path, "imgs", (COUNT, SIDE, SIDE))
         for start in range(0, COUNT, step):
             rows = min(step, COUNT - start)
             try:

@@ -17,6 +17,7 @@ from typing import ClassVar, NamedTuple, final
 import torch
 from torch import Tensor
 
+from ..training.settings import did_you_mean
 from .images import check_index
 
 __all__ = ["SYSTEMS", "Pair", "Pairs", "System", "Trajectories", "pairs", "simulate"]
@@ -54,11 +55,19 @@ class System(abc.ABC):
 
     @abc.abstractmethod
     def start(self, n: int, generator: torch.Generator) -> Tensor:
-        """Random first states (n, \\*shape), float64."""
+        """Draw random first states (n, \\*shape), float64."""
 
     @abc.abstractmethod
     def advance(self, x: Tensor, time: Tensor, parts: int) -> Tensor:
-        """The states after ``time`` (n,) or (1,), in so many equal steps."""
+        """Return the states after ``time`` (n,) or (1,), in so many equal steps."""
+
+    def follow(self, x: Tensor, gaps: Tensor) -> Tensor:
+        """Return x and the states after each gap of time (n or 1, m): (n, m + 1, \\*shape)."""
+        states = [x]
+        for gap in gaps.unbind(1):
+            parts = math.ceil(float(gap.max()) / self.max_step)
+            states.append(self.advance(states[-1], gap, parts))
+        return torch.stack(states, 1)
 
 
 @dataclass(frozen=True)
@@ -70,7 +79,7 @@ class _Ordinary(System):
     def advance(self, x: Tensor, time: Tensor, parts: int) -> Tensor:
         h = time[:, None] / parts
         for _ in range(parts):
-            x = _extrapolated(self.rate, x, h)
+            x = _extrapolate(self.rate, x, h)
         return x
 
 
@@ -171,11 +180,11 @@ class _Periodic(System):
 
     @abc.abstractmethod
     def symbol(self) -> Tensor:
-        """The real l of each wave."""
+        """Return the real l of each wave."""
 
     @abc.abstractmethod
     def nonlinear(self, v: Tensor) -> Tensor:
-        """N̂ of waves v (n, \\*waves)."""
+        """Return N̂ of waves v (n, \\*waves)."""
 
     def advance(self, x: Tensor, time: Tensor, parts: int) -> Tensor:
         N, v = self.nonlinear, self.waves(x)
@@ -211,7 +220,7 @@ class _Periodic(System):
         return squares.sqrt()
 
     def _smooth(self, noise: Tensor, shortest: float) -> Tensor:
-        """Noise (n, …) without its mean and its waves shorter than about this, of variance 1."""
+        """Take the mean and waves shorter than this from noise (n, …); scale it to variance 1."""
         k = self.wave_numbers
         v = self.waves(noise) * torch.exp(-((k * shortest / (2 * math.pi)) ** 2))
         x = self.values(torch.where(k > 0, v, 0))
@@ -294,7 +303,7 @@ SYSTEMS: dict[str, type[System]] = {
 
 
 def _box(n: int, generator: torch.Generator, *sides: tuple[float, float]) -> Tensor:
-    """Points (n, d) evenly from a box."""
+    """Draw points (n, d) evenly from a box."""
     low, high = torch.tensor(sides, dtype=torch.float64).unbind(1)
     u = torch.rand(n, len(sides), dtype=torch.float64, generator=generator)
     return low + (high - low) * u
@@ -308,8 +317,8 @@ _WEIGHTS = [
 ]  # the polynomial in (h/n)² through the results, at 0
 
 
-def _extrapolated(rate: Callable[[Tensor], Tensor], x: Tensor, h: Tensor) -> Tensor:
-    """x after h, of order 12: the midpoint rule in 2, 4, …, 12 parts, extrapolated (Gragg)."""
+def _extrapolate(rate: Callable[[Tensor], Tensor], x: Tensor, h: Tensor) -> Tensor:
+    """Return x after h, to order 12: Gragg's midpoint rule in 2, 4, …, 12 parts, extrapolated."""
     first = rate(x)
     total = torch.zeros_like(x)
     for parts, weight in zip(_PARTS, _WEIGHTS, strict=True):
@@ -322,7 +331,7 @@ def _extrapolated(rate: Callable[[Tensor], Tensor], x: Tensor, h: Tensor) -> Ten
 
 
 def _phi(z: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-    """φ₁, φ₂, φ₃ with φ₀ = eᶻ and φⱼ₊₁ = (φⱼ − 1/j!)/z; near 0, where that cancels, the series."""
+    """Return φ₁, φ₂, φ₃, where φ₀ = eᶻ and φⱼ₊₁ = (φⱼ − 1/j!)/z; near 0 by their series."""
     near = z.abs() < 1
     small, large = torch.where(near, z, 0), torch.where(near, 1, z)
     one = torch.expm1(large) / large
@@ -382,7 +391,7 @@ def simulate(
     irregular: bool = False,
     **parameters: float,
 ) -> Trajectories:
-    r"""Trajectories of a system from random starts; the same seed gives the same ones.
+    r"""Simulate trajectories of a system from random starts; the same seed gives the same ones.
 
     Arguments:
         name: One of ``SYSTEMS``.
@@ -413,16 +422,9 @@ def simulate(
     else:
         gaps = torch.full((1, steps - 1), dt, dtype=torch.float64)
         t = (dt * torch.arange(steps, dtype=torch.float64)).repeat(trajectories, 1)
-
-    def after(x: Tensor, time: Tensor) -> Tensor:
-        return system.advance(x, time, math.ceil(float(time.max()) / system.max_step))
-
     if system.transient:
-        x = after(x, torch.tensor([system.transient], dtype=torch.float64))
-    states = [x]
-    for gap in gaps.unbind(1):
-        states.append(after(states[-1], gap))
-    x = torch.stack(states, 1)
+        x = system.follow(x, torch.tensor([[system.transient]], dtype=torch.float64))[:, -1]
+    x = system.follow(x, gaps)
     if not x.isfinite().all():
         raise ValueError(
             f"simulate: trajectories of {name} became infinite. Lower max_step (now "
@@ -432,9 +434,7 @@ def simulate(
 
 
 def system_of(name: str, parameters: Mapping[str, float]) -> System:
-    """The system of that name with these parameters."""
-    from ..settings import did_you_mean  # it loads pydantic, which data needs for nothing else
-
+    """Return the system of that name with these parameters."""
     if name not in SYSTEMS:
         raise ValueError(f"simulate: there is no system {name!r}. {did_you_mean(name, SYSTEMS)}")
     kind = SYSTEMS[name]
@@ -491,11 +491,11 @@ class Pairs:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of one state."""
+        """The shape of one state."""
         return tuple(self.trajectories.x.shape[2:])
 
     def batch(self, index: Tensor) -> Pair:
-        """The pairs of the rows ``index`` (n,) int64."""
+        """Return the pairs of the rows ``index`` (n,) int64."""
         check_index(index, len(self), "Pairs.batch")
         t, x = self.trajectories.t, self.trajectories.x
         which, pair = index // len(self._first), index % len(self._first)
@@ -505,7 +505,7 @@ class Pairs:
 
 
 def pairs(trajectories: Trajectories, max_lag: int = 1) -> tuple[Pairs, Pairs, Pairs]:
-    r"""Train, val and test pairs of the first 70%, the next 10% and the last 20% of the rows."""
+    r"""Split into train, val and test pairs: the first 70%, next 10% and last 20% of the rows."""
     n = len(trajectories)
     train, test = int(0.7 * n), int(0.2 * n)
     if not test:

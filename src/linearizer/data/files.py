@@ -1,4 +1,4 @@
-r"""Where files lie, how they are fetched, and what is said when they are missing or broken."""
+r"""Where files lie, how they are fetched, and the errors when they are missing or broken."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ CHUNK = 1 << 18
 
 
 def root_folder(root: str | Path | None = None) -> Path:
-    """The data folder: the argument, else $LINEARIZER_DATA, else ~/.cache/linearizer/data."""
+    """Return the data folder: the argument, $LINEARIZER_DATA or ~/.cache/linearizer/data."""
     folder = root or os.environ.get("LINEARIZER_DATA") or "~/.cache/linearizer/data"
     return Path(folder).expanduser().absolute()
 
 
 def cache_folder() -> Path:
-    """The folder of decoded images: $LINEARIZER_CACHE, else ~/.cache/linearizer/decoded."""
+    """Return the folder of decoded images: $LINEARIZER_CACHE, else ~/.cache/linearizer/decoded."""
     folder = os.environ.get("LINEARIZER_CACHE") or "~/.cache/linearizer/decoded"
     return Path(folder).expanduser().absolute()
 
 
 def missing(name: str, folder: Path, files: str, downloadable: bool) -> FileNotFoundError:
-    """The error for files that are not there, with every way to put them there."""
+    """Make the error for files that are not there, with every way to put them there."""
     fetch = f"Run `linearizer data fetch {name}`, put" if downloadable else "Put"
     return FileNotFoundError(
         f"{name}: expected {files} in {folder}, found none. {fetch} the files there, or name "
@@ -54,7 +54,7 @@ class DamagedError(ValueError):
 
 
 def read(path: Path, name: str | None = None, packed: bool | None = None) -> bytes:
-    """All bytes of a file, unpacked if it ends in .gz or is said to be ``packed``."""
+    """Return all bytes of a file, unpacked if it ends in .gz or is said to be ``packed``."""
     if not (path.suffix == ".gz" if packed is None else packed):
         return path.read_bytes()
     try:
@@ -151,21 +151,21 @@ def _transfer(url: str, part: Path, label: str, progress: Progress | None) -> No
 
 
 def digest(*parts: object) -> str:
-    """A short name for whatever these parts say."""
+    """Return a short name for whatever these parts say."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:20]
 
 
-def cached(
+def load_or_make(
     key: str, make: Callable[[], tuple[tuple[int, ...], Iterator[np.ndarray]]]
 ) -> np.ndarray:
-    """A uint8 array of the cache folder, memory-mapped; made if absent.
+    """Map a uint8 array of the cache folder into memory; make it if it is absent.
 
     ``make`` gives its shape and then its rows, some at a time. They are written beside the final
     name and renamed when whole, so that a stopped run leaves nothing and two at once do no harm.
     """
     path = cache_folder() / f"{key}.npy"
     with contextlib.suppress(OSError, ValueError, EOFError):
-        return _mapped(path)
+        return _open_mapped(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         handle, name = tempfile.mkstemp(prefix=f"{key}.", suffix=".part", dir=path.parent)
@@ -181,12 +181,12 @@ def cached(
             for rows in chunks:
                 _write(file, rows, path)
         os.replace(part, path)
-        return _mapped(path)
+        return _open_mapped(path)
     finally:
         part.unlink(missing_ok=True)
 
 
-def _mapped(path: Path) -> np.ndarray:
+def _open_mapped(path: Path) -> np.ndarray:
     # Copy-on-write: torch wants memory that may be written, the file must stay as it is.
     return np.load(path, mmap_mode="c", allow_pickle=False)
 

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .files import DamagedError, Progress, cached, digest
+from .files import DamagedError, Progress, digest, load_or_make
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -26,14 +26,14 @@ CHUNK = 256
 
 
 class Batch(NamedTuple):
-    r"""What a model sees at once."""
+    r"""Samples that a model sees at once."""
 
     x: Tensor  #: (n, *shape) float32
     y: Tensor | None  #: classes (n,) int64, attributes (n, k) float32, or futures (n, horizon, c)
 
 
 def check_index(index: Tensor, length: int, where: str) -> Tensor:
-    """A (n,) int64 tensor of rows below ``length``, or an error that says so."""
+    """Return the index if it is an (n,) int64 tensor of rows below ``length``, or raise."""
     if not isinstance(index, Tensor) or index.dtype != torch.int64 or index.ndim != 1:
         got = (
             f"{index.dtype} of shape {tuple(index.shape)}"
@@ -103,11 +103,11 @@ class Images:
 
     @property
     def classes(self) -> bool:
-        """Whether each image has a single label."""
+        """Return whether each image has a single label."""
         return self.labels is not None and self.labels.ndim == 1
 
     def batch(self, index: Tensor) -> Batch:
-        """Images x (n, C, H, W) in [0, 1] and labels y of the rows ``index`` (n,) int64."""
+        """Return images x (n, C, H, W) in [0, 1] and labels y of the rows ``index`` (n,) int64."""
         check_index(index, len(self), "Images.batch")
         x = self.images.index_select(0, index).to(torch.float32).div_(255)
         if self.labels is None:
@@ -119,15 +119,15 @@ class Images:
 def split(
     images: Tensor, labels: Tensor | None, names: Sequence[str], sizes: Sequence[int]
 ) -> tuple[Images, Images, Images]:
-    """The first, next and last rows as train, val and test, without copying."""
+    """Split off the first, next and last rows as train, val and test, without copying."""
     parts = images.split(list(sizes))
     marks = [None] * 3 if labels is None else labels.split(list(sizes))
     train, val, test = (Images(x, y, names) for x, y in zip(parts, marks, strict=True))
     return train, val, test
 
 
-def padded(images: Tensor, size: int | None, name: str) -> Tensor:
-    """Images with a zero border to ``size``, which must not be smaller than they are."""
+def pad_to(images: Tensor, size: int | None, name: str) -> Tensor:
+    """Add a zero border up to ``size``, which must not be smaller than the images are."""
     now = images.shape[-1]
     if size is None or size == now:
         return images
@@ -160,7 +160,7 @@ def decode(
     channels: int | None,
     progress: Progress | None,
 ) -> Tensor:
-    """Centre square of every picture, (n, C, size, size) uint8, from the cache if there.
+    """Decode the centre square of every picture, (n, C, size, size) uint8, or take the cache's.
 
     Arguments:
         key: What the pictures are (paths, lengths, times of change), for the cache.
@@ -188,15 +188,16 @@ def decode(
                     progress(name, start + len(some), count)
 
     label = digest("centre square, bicubic, 1", *key, size, channels)
-    return torch.from_numpy(cached(f"{Path(name).name[:40]}-{size}-{label}", make))
+    return torch.from_numpy(load_or_make(f"{Path(name).name[:40]}-{size}-{label}", make))
 
 
 def threads() -> ThreadPoolExecutor:
+    """Make a pool of a few threads that decode."""
     return ThreadPoolExecutor(min(8, os.cpu_count() or 1))
 
 
 def open_picture(picture: Picture) -> Image:
-    """The picture, not yet decoded; refused if it claims more pixels than Pillow's limit."""
+    """Open a picture without decoding it; refuse one of more pixels than Pillow's limit."""
     from PIL import Image
 
     try:
@@ -229,8 +230,8 @@ def _is_grey(picture: Picture) -> bool:
     return mode in ("1", "L", "LA", "La") or mode.startswith("I")
 
 
-def upright(picture: Picture, channels: int) -> Image:
-    """The decoded picture, turned as its EXIF says, on white, in grey (1) or RGB (3)."""
+def read_upright(picture: Picture, channels: int) -> Image:
+    """Decode a picture, turned as its EXIF says, on white, in grey (1) or RGB (3)."""
     from PIL import Image, ImageOps
 
     image: Image.Image = open_picture(picture)
@@ -249,10 +250,10 @@ def upright(picture: Picture, channels: int) -> Image:
 
 
 def _square(picture: Picture, size: int, channels: int) -> np.ndarray:
-    """The centre square at ``size``, (channels, size, size) uint8."""
+    """Decode the centre square at ``size``, (channels, size, size) uint8."""
     from PIL import Image
 
-    image = upright(picture, channels)
+    image = read_upright(picture, channels)
     side = min(image.size)
     left, top = (image.width - side) // 2, (image.height - side) // 2
     image = image.crop((left, top, left + side, top + side))
@@ -263,7 +264,7 @@ def _square(picture: Picture, size: int, channels: int) -> np.ndarray:
 
 
 def folder_pictures(folder: Path) -> list[Path]:
-    """Paths of the images below a folder, sorted; hidden ones are left out."""
+    """List the images below a folder, sorted; hidden ones are left out."""
     found = []
     for here, folders, files in os.walk(folder):
         folders[:] = [f for f in folders if not f.startswith(".")]
@@ -276,13 +277,13 @@ def folder_pictures(folder: Path) -> list[Path]:
 
 
 def stamp(path: Path) -> tuple[str, int, int]:
-    """What changes when a file does: (absolute path, bytes, time of change)."""
+    """Return what changes when a file does: (absolute path, bytes, time of change)."""
     info = path.stat()
     return str(path.absolute()), info.st_size, info.st_mtime_ns
 
 
-def shuffled(count: int, source: Path) -> tuple[list[int], tuple[int, int, int]]:
-    """The rows of a source in an order of a fixed seed, and how many train, validate and test."""
+def shuffle_rows(count: int, source: Path) -> tuple[list[int], tuple[int, int, int]]:
+    """Shuffle the rows of a source by a fixed seed, and tell how many train, validate and test."""
     if count < 3:
         raise ValueError(
             f"{source}: expected 3 or more images ({', '.join(sorted(SUFFIXES))}) to split in "
@@ -299,10 +300,10 @@ def load_folder(
     channels: int | None = None,
     progress: Progress | None = None,
 ) -> tuple[tuple[Images, Images, Images], tuple[str, ...]]:
-    """Images of a folder, split 80/10/10 by a fixed seed, and the notes about them."""
+    """Load the images of a folder, split 80/10/10 by a fixed seed, and notes about them."""
     paths = folder_pictures(folder)
     count = len(paths)
-    order, sizes = shuffled(count, folder)
+    order, sizes = shuffle_rows(count, folder)
     inner = [p.relative_to(folder).parts for p in paths]
     names = sorted({p[0] for p in inner}) if all(len(p) > 1 for p in inner) else []
     pictures = [Picture(str(paths[i]), paths[i].read_bytes) for i in order]
@@ -321,7 +322,7 @@ def load_folder(
 
 
 def open_zip(path: Path, name: str | None = None) -> zipfile.ZipFile:
-    """A zip archive, or an error that names it (and says to fetch ``name`` anew)."""
+    """Open a zip archive, or raise an error that names it (and says to fetch ``name`` anew)."""
     try:
         return zipfile.ZipFile(path)
     except (zipfile.BadZipFile, EOFError) as error:
@@ -331,7 +332,7 @@ def open_zip(path: Path, name: str | None = None) -> zipfile.ZipFile:
 
 
 def zip_pictures(path: Path) -> dict[str, Picture]:
-    """Images of an archive by their path in it; hidden ones are left out."""
+    """Return the images of an archive by their path in it; hidden ones are left out."""
     archive = open_zip(path)
 
     def reader(member: str) -> Callable[[], bytes]:
@@ -346,19 +347,19 @@ def zip_pictures(path: Path) -> dict[str, Picture]:
 
 
 def pixels_of(picture: Picture, size: int, channels: int) -> Tensor:
-    """The centre square of a picture at ``size``, (channels, size, size) floats in [0, 1]."""
+    """Return the centre square of a picture, (channels, size, size) floats in [0, 1]."""
     return torch.from_numpy(_square(picture, size, channels).copy()).to(torch.float32).div_(255)
 
 
 def pixels_of_photo(picture: Picture) -> Tensor:
-    """A whole picture in colour, (3, H, W) bytes."""
-    return torch.from_numpy(np.array(upright(picture, 3))).permute(2, 0, 1)
+    """Return a whole picture in colour, (3, H, W) bytes."""
+    return torch.from_numpy(np.array(read_upright(picture, 3))).permute(2, 0, 1)
 
 
 def read_images(
     images: Sequence[str | Path | Picture], shape: tuple[int, ...], pad: int | None = None
 ) -> tuple[Tensor, list[str]]:
-    """Images as (n, C, H, H) floats in [0, 1], and a note for each that was converted.
+    """Read images as (n, C, H, H) floats in [0, 1], with a note for each that was converted.
 
     Arguments:
         images: Paths of files, or pictures whose bytes are at hand.
@@ -370,12 +371,12 @@ def read_images(
         raise ValueError(f"images: expected a model of square grey or colour images, got {shape}.")
     pixels, notes = [], []
     for item in images:
-        picture = item if isinstance(item, Picture) else _in_file(Path(item))
+        picture = item if isinstance(item, Picture) else _picture_of(Path(item))
         image = open_picture(picture)
         side, grey = image.size, _is_grey(picture)
         inner = pad if pad is not None and side == (pad, pad) else size
         found = torch.from_numpy(_square(picture, inner, channels).copy())
-        pixels.append(padded(found, size, picture.label))
+        pixels.append(pad_to(found, size, picture.label))
         changes = [] if grey == (channels == 1) else ["to grey" if channels == 1 else "to colour"]
         if inner != size:
             changes.append(f"a zero border to {size}×{size}")
@@ -387,7 +388,7 @@ def read_images(
     return torch.stack(pixels).to(torch.float32).div_(255), notes
 
 
-def _in_file(path: Path) -> Picture:
+def _picture_of(path: Path) -> Picture:
     if not path.is_file():
         what = "it is a folder" if path.is_dir() else "there is no such file"
         raise ValueError(f"{path}: expected an image, but {what}.")

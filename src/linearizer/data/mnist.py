@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from .files import DamagedError, Progress, download, missing, read
-from .images import Images, padded, split
+from .images import Images, pad_to, split
 
 __all__ = ["load_digits", "load_mnist"]
 
@@ -40,7 +40,7 @@ VALIDATION = 5000
 
 
 def parse_idx(path: Path, data: bytes, file: Idx) -> Tensor:
-    """The array of an idx file: 0, 0, type, axes, then each length in four bytes, then the data."""
+    """Parse an idx file: 0, 0, type, axes, then each length in four bytes, then the data."""
     axes = len(file.shape)
     if data[:4] != bytes((0, 0, 8, axes)):
         raise DamagedError(
@@ -61,25 +61,26 @@ def parse_idx(path: Path, data: bytes, file: Idx) -> Tensor:
 
 
 def find(folder: Path, name: str) -> Path | None:
-    """The file, packed or not."""
+    """Return the file, packed or not, if it is there."""
     return next((p for p in (folder / f"{name}.gz", folder / name) if p.is_file()), None)
 
 
 def present(root: Path) -> bool:
+    """Return whether all files are there."""
     return all(find(root / "mnist", name) for name in FILES)
 
 
 def load_mnist(
     root: Path, size: int | None = None
 ) -> tuple[tuple[Images, Images, Images], tuple[str, ...]]:
-    """55,000 / 5,000 / 10,000 digits of (1, 28, 28), or padded to ``size``."""
+    """Load 55,000 / 5,000 / 10,000 digits of (1, 28, 28), or padded to ``size``."""
     folder = root / "mnist"
     paths = {name: find(folder, name) for name in FILES}
     if absent := [name for name, path in paths.items() if path is None]:
         raise missing("mnist", folder, " and ".join(f"{n}.gz" for n in absent), True)
     arrays = [parse_idx(p, read(p, "mnist"), FILES[n]) for n, p in paths.items() if p is not None]
     x, y, x_test, y_test = arrays
-    x, x_test = (padded(a[:, None], size, "mnist") for a in (x, x_test))
+    x, x_test = (pad_to(a[:, None], size, "mnist") for a in (x, x_test))
     count = len(x) - min(VALIDATION, len(x) // 2)
     y, y_test = y.long(), y_test.long()
     parts = (
@@ -91,6 +92,7 @@ def load_mnist(
 
 
 def fetch_mnist(root: Path, progress: Progress | None) -> Path:
+    """Download the files that are not there, check all, and return their folder."""
     folder = root / "mnist"
     for name, file in FILES.items():
         if there := find(folder, name):
@@ -107,13 +109,13 @@ def fetch_mnist(root: Path, progress: Progress | None) -> Path:
 def load_digits(
     _: Path, size: int | None = None
 ) -> tuple[tuple[Images, Images, Images], tuple[str, ...]]:
-    """1,200 / 300 / 297 digits of (1, 8, 8), or padded to ``size``; no files needed."""
+    """Load 1,200 / 300 / 297 digits of (1, 8, 8), or padded to ``size``; no files needed."""
     from sklearn import datasets
 
     digits = datasets.load_digits()
     x = torch.from_numpy(np.rint(digits.images * (255 / 16)).astype(np.uint8))[:, None]
     y = torch.from_numpy(digits.target).long()
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(0))
-    x = padded(x[order], size, "digits")
+    x = pad_to(x[order], size, "digits")
     notes = ("digits: scikit-learn's 8×8 digits, split 1,200/300/297 by a fixed seed",)
     return split(x, y[order], NAMES, (1200, 300, 297)), notes

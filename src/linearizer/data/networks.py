@@ -18,18 +18,17 @@ import math
 import os
 import pickle
 import re
-import sys
 import warnings
 import zipfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from types import ModuleType
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
 
-from .data.files import missing, root_folder
+from .code import first_line, require_file, take
+from .files import missing, root_folder
 from .teachers import ENCODERS, VAE, Burgess, load_encoder
 
 __all__ = ["Network", "load_network", "runs_code"]
@@ -94,7 +93,7 @@ class Network(nn.Module):
 
     @property
     def dtype(self) -> torch.dtype:
-        """What the module takes; samples are converted to it."""
+        """The dtype that the module takes; samples are converted to it."""
         if self._dtype is not None:
             return self._dtype
         tensors = itertools.chain(self.module.parameters(), self.module.buffers())
@@ -109,11 +108,11 @@ class Network(nn.Module):
         return f"{self.name!r}, shape={self.shape}, outputs={self.outputs}"
 
     def train(self, mode: bool = True) -> Network:
-        """Nothing: it stays in evaluation mode."""
+        """Change nothing: the network stays in evaluation mode."""
         return self
 
     def forward(self, x: Tensor) -> Tensor:
-        """Outputs (n, m) float32 of samples (n, \\*shape) of floats, on the device of x."""
+        """Return outputs (n, m) float32 of samples (n, \\*shape) of floats, on the device of x."""
         self._check(x)
         if not len(x):
             return x.new_zeros(0, self.outputs or 0, dtype=torch.float32)
@@ -130,7 +129,7 @@ class Network(nn.Module):
         return y
 
     def probe(self, x: Tensor) -> int:
-        """m, after a run of two samples of x (n, \\*shape) that shows whether the network fits.
+        """Find m by a run of two samples of x (n, \\*shape), which shows whether the network fits.
 
         Outputs must be finite and depend on their own sample alone: normalisation over the batch,
         and noise, are errors here.
@@ -138,7 +137,7 @@ class Network(nn.Module):
         self._check(x)
         if not len(x):
             raise ValueError(f"{self.name}: expected samples to probe it with, got none.")
-        other = next((one for one in x[1:] if not torch.equal(one, x[0])), x[0])
+        other = next((row for row in x[1:] if not torch.equal(row, x[0])), x[0])
         among, alone = self(torch.stack([x[0], other])), self(torch.stack([x[0], x[0]]))
         change = float((among[0] - alone[0]).abs().max())
         if change > ROUNDING.get(self.dtype, 1e-3) * float(alone.abs().max()):
@@ -160,12 +159,12 @@ class Network(nn.Module):
             or any(n not in (None, m) for n, m in zip(self.shape, x.shape[1:], strict=True))
         ):
             raise ValueError(
-                f"{self.name}: expected samples of shape {_written(self.shape)}, got "
-                f"{_written(x.shape[1:])}. Choose data of that shape, or another network."
+                f"{self.name}: expected samples of shape {_shape_text(self.shape)}, got "
+                f"{_shape_text(x.shape[1:])}. Choose data of that shape, or another network."
             )
 
     def _run(self, x: Tensor) -> Tensor:
-        """Outputs of no more samples than fit at once."""
+        """Run the module on no more samples than fit at once."""
         n, like = len(x), next(self.module.parameters(), x)
         if n < self.batch[0]:
             x = torch.cat([x, x[-1:].expand(self.batch[0] - n, *x.shape[1:])])
@@ -174,7 +173,7 @@ class Network(nn.Module):
         except Exception as error:
             raise ValueError(
                 f"{self.name}: it does not run on {len(x)} samples of shape "
-                f"{_written(x.shape[1:])} ({_first_line(error)}). Choose data that fit it, or "
+                f"{_shape_text(x.shape[1:])} ({first_line(error)}). Choose data that fit it, or "
                 "another network."
             ) from error
         if not isinstance(y, Tensor):
@@ -191,8 +190,8 @@ class Network(nn.Module):
         return y.reshape(len(y), -1)[:n].to(x.device, torch.float32)
 
 
-def _written(shape: Sequence[int | None]) -> str:
-    """(3, any, any)"""
+def _shape_text(shape: Sequence[int | None]) -> str:
+    """Write a shape as in (3, any, any)."""
     inner = ", ".join("any" if n is None else str(int(n)) for n in shape)
     return f"({inner},)" if len(shape) == 1 else f"({inner})"
 
@@ -201,7 +200,7 @@ def _written(shape: Sequence[int | None]) -> str:
 
 
 def load_network(spec: str | Path | nn.Module, root: str | Path | None = None) -> Network:
-    r"""A network from wherever it is, in evaluation mode and without gradients.
+    r"""Load a network from wherever it is, in evaluation mode and without gradients.
 
     ======================================  =====================================================
     an nn.Module                            a copy of it
@@ -229,23 +228,23 @@ def load_network(spec: str | Path | nn.Module, root: str | Path | None = None) -
         return spec
     if isinstance(spec, nn.Module):
         name = type(spec).__name__
-        return _of_module(_copied(spec, name), name)
+        return _from_module(_copy(spec, name), name)
     text = os.fspath(spec)
     path = Path(text).expanduser().absolute()
     if text in ENCODERS:
         folder = root_folder(root) / "disentangling_vae" / ENCODERS[text]
         if not (folder / "model.pt").is_file():
             raise missing(text, folder, "model.pt", downloadable=False)
-        return _of_module(load_encoder(folder), text)
+        return _from_module(load_encoder(folder), text)
     if onnx := re.fullmatch(r"(.+\.onnx)(?:#(.*))?", text, re.IGNORECASE | re.DOTALL):
-        return _of_onnx(Path(onnx[1]).expanduser().absolute(), onnx[2])
+        return _from_onnx(Path(onnx[1]).expanduser().absolute(), onnx[2])
     if path.suffix.lower() == ".pt2":
-        return _of_export(path)
+        return _from_export(path)
     if code := re.fullmatch(r"(.+\.py|[^\W\d]\w*(?:\.[^\W\d]\w*)*):([^\W\d]\w*)", text):
-        return _of_module(_built(code[1], code[2]), f"{Path(code[1]).name}:{code[2]}")
+        return _from_module(_build(code[1], code[2]), f"{Path(code[1]).name}:{code[2]}")
     if path.is_dir() or path.suffix.lower() in (".pt", ".pth"):
         name = path.parent.name if path.name == "model.pt" else path.name
-        return _of_module(load_encoder(path), name)
+        return _from_module(load_encoder(path), name)
     raise ValueError(
         f"load_network: expected one of {', '.join(ENCODERS)}, a folder or .pt file of {VAE}, an "
         f".onnx or .pt2 file, or file.py:attribute, got {text!r}.{_hint(text)}"
@@ -253,7 +252,7 @@ def load_network(spec: str | Path | nn.Module, root: str | Path | None = None) -
 
 
 def runs_code(spec: str) -> bool:
-    """Whether loading this network may run code: all but tensors and ONNX may."""
+    """Return whether loading this network may run code: all but tensors and ONNX may."""
     path = Path(spec)
     tensors = path.is_dir() or path.suffix.lower() in (".pt", ".pth")
     onnx = re.fullmatch(r".+\.onnx(?:#.*)?", spec, re.IGNORECASE | re.DOTALL)
@@ -267,38 +266,23 @@ def _hint(text: str) -> str:
     return f" Did you mean {near[0]!r}?" if near else ""
 
 
-def _copied(module: nn.Module, name: str) -> nn.Module:
-    """Its own one, as that of the caller may go on training."""
+def _copy(module: nn.Module, name: str) -> nn.Module:
+    """Copy a module, as that of the caller may go on training."""
     try:
         with _quiet():
             return copy.deepcopy(module)
     except Exception as error:
         raise ValueError(
-            f"{name}: expected a module that can be copied, but it cannot ({_first_line(error)}). "
+            f"{name}: expected a module that can be copied, but it cannot ({first_line(error)}). "
             "Give a function that builds it, as file.py:attribute."
         ) from error
 
 
-def _of_module(module: nn.Module, name: str) -> Network:
+def _from_module(module: nn.Module, name: str) -> Network:
     module.requires_grad_(False)
     if isinstance(module, Burgess):
         return Network(module, name, module.shape, module.latents)
     return Network(module, name)
-
-
-def _need_file(path: Path, what: str) -> None:
-    if not path.is_file():
-        state = "it is a folder" if path.is_dir() else "there is no such file"
-        raise ValueError(f"{path}: expected {what}, but {state}. Check the path.")
-
-
-def _first_line(error: BaseException) -> str:
-    text = re.sub(r"^\[ONNXRuntimeError\] : \d+ : \w+ : ", "", str(error).strip())
-    line = (text.splitlines() or [""])[0].rstrip(".")[:200]
-    return f"{type(error).__name__}: {line}" if line else type(error).__name__
-
-
-# -- ONNX --------------------------------------------------------------------------------------
 
 
 class _Session(nn.Module):
@@ -313,8 +297,8 @@ class _Session(nn.Module):
         return torch.from_numpy(self.session.run([self.output], feed)[0])
 
 
-def _of_onnx(path: Path, output: str | None) -> Network:
-    _need_file(path, "an ONNX network")
+def _from_onnx(path: Path, output: str | None) -> Network:
+    require_file(path, "an ONNX network")
     try:
         runtime: Any = importlib.import_module("onnxruntime")
     except ImportError as error:
@@ -330,7 +314,7 @@ def _of_onnx(path: Path, output: str | None) -> Network:
     except Exception as error:
         raise ValueError(
             f"{path}: expected an ONNX network, but onnxruntime does not load it "
-            f"({_first_line(error)}). Export it again."
+            f"({first_line(error)}). Export it again."
         ) from error
     inputs = session.get_inputs()
     if len(inputs) != 1 or inputs[0].type not in FLOATS:
@@ -351,25 +335,25 @@ def _of_onnx(path: Path, output: str | None) -> Network:
         raise ValueError(
             f"{path}: expected an output of floats, but {chosen} is {outputs[chosen].type}. {do}"
         )
-    sizes, many = _known(inputs[0].shape), _known(outputs[chosen].shape)
+    sizes, many = _known_sizes(inputs[0].shape), _known_sizes(outputs[chosen].shape)
     fixed = sizes[0] if sizes else None
     return Network(
         _Session(session, inputs[0].name, chosen),
         path.name if output is None else f"{path.name}#{output}",
         sizes[1:] if sizes else None,  # no axes at all stand for any number of them
-        _product(many),
+        _count_outputs(many),
         FLOATS[inputs[0].type],
         (1, None) if fixed is None else (fixed, fixed),
     )
 
 
-def _known(sizes: Sequence[Any]) -> Shape:
-    """Lengths that are numbers, above 0."""
+def _known_sizes(sizes: Sequence[Any]) -> Shape:
+    """Keep the lengths that are numbers above 0."""
     return tuple(int(n) if isinstance(n, int) and n > 0 else None for n in sizes)
 
 
-def _product(sizes: Shape) -> int | None:
-    """Outputs of one sample, if their number is known."""
+def _count_outputs(sizes: Shape) -> int | None:
+    """Count the outputs of one sample, if their shape is known."""
     known = [n for n in sizes[1:] if n is not None]
     return math.prod(known) if sizes and len(known) == len(sizes) - 1 else None
 
@@ -377,8 +361,8 @@ def _product(sizes: Shape) -> int | None:
 # -- torch.export ------------------------------------------------------------------------------
 
 
-def _of_export(path: Path) -> Network:
-    _need_file(path, "a network of torch.export")
+def _from_export(path: Path) -> Network:
+    require_file(path, "a network of torch.export")
     again = "Write it again, with torch.export.save"
     try:
         with zipfile.ZipFile(path) as archive:
@@ -392,7 +376,7 @@ def _of_export(path: Path) -> Network:
     except Exception as error:
         raise ValueError(
             f"{path}: expected a network of torch.export, but it cannot be read "
-            f"({_first_line(error)}). {again} of torch {torch.__version__}."
+            f"({first_line(error)}). {again} of torch {torch.__version__}."
         ) from error
     if code:
         raise ValueError(
@@ -417,15 +401,15 @@ def _of_export(path: Path) -> Network:
     return Network(
         module,
         path.name,
-        _known(takes.shape[1:]),
-        _product(_known(gives.shape)) if isinstance(gives, Tensor) else None,
+        _known_sizes(takes.shape[1:]),
+        _count_outputs(_known_sizes(gives.shape)) if isinstance(gives, Tensor) else None,
         takes.dtype,
-        _range(takes.shape[0], program.range_constraints),
+        _batch_range(takes.shape[0], program.range_constraints),
     )
 
 
-def _range(size: Any, ranges: Any) -> tuple[int, int | None]:
-    """The fewest and most samples at once: size is a number, or a symbol in the ranges."""
+def _batch_range(size: Any, ranges: Any) -> tuple[int, int | None]:
+    """Return the fewest and most samples at once; size is a number, or a symbol in ranges."""
     if isinstance(size, int):
         return size, size
     found = ranges.get(size.node.expr)
@@ -437,7 +421,7 @@ def _range(size: Any, ranges: Any) -> tuple[int, int | None]:
 
 @contextlib.contextmanager
 def _plain_tensors() -> Iterator[None]:
-    """torch.load reads tensors alone, also where torch.export.load asks it for more."""
+    """Let torch.load read tensors alone, also where torch.export.load asks it for more."""
     names = ("TORCH_FORCE_WEIGHTS_ONLY_LOAD", "TORCH_FORCE_NO_WEIGHTS_ONLY_LOAD")
     before = {name: os.environ.pop(name, None) for name in names}
     os.environ[names[0]] = "1"
@@ -450,7 +434,7 @@ def _plain_tensors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _quiet() -> Iterator[None]:
-    """Without the notes that torch makes about its own exporter."""
+    """Silence the notes that torch makes about its own exporter."""
     logger = logging.getLogger("torch")
     level = logger.level
     try:
@@ -465,29 +449,13 @@ def _quiet() -> Iterator[None]:
 # -- code of one's own -------------------------------------------------------------------------
 
 
-def _built(source: str, attribute: str) -> nn.Module:
-    """What an attribute of a file or an importable module is, or makes. This runs its code."""
+def _build(source: str, attribute: str) -> nn.Module:
+    """Take a network, or what a function builds, from a file or a module; this runs its code."""
     where = f"{source}:{attribute}"
-    file = Path(source).expanduser().absolute() if source.endswith(".py") else None
-    if file is not None:
-        _need_file(file, "Python code that builds a network")
-    with _beside(file):
-        try:
-            code = importlib.import_module(source) if file is None else _executed(file)
-        except (Exception, SystemExit) as error:
-            here = file is None and isinstance(error, ModuleNotFoundError)
-            do = "Install it, or name its file as file.py:attribute" if here else "Mend it"
-            raise ValueError(
-                f"{where}: the code does not run ({_first_line(error)}). {do}."
-            ) from error
-        if not hasattr(code, attribute):
-            near = difflib.get_close_matches(attribute, vars(code), 1)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise ValueError(f"{where}: there is no {attribute!r} in {source}.{hint}")
-        found = getattr(code, attribute)
+    with take(source, attribute, "a network") as found:
         if isinstance(found, nn.Module):
-            return _copied(found, where)
-        if not callable(found) or not _needs_nothing(found):
+            return _copy(found, where)
+        if not callable(found) or not _takes_nothing(found):
             got = "one with arguments" if callable(found) else type(found).__name__
             raise ValueError(
                 f"{where}: expected an nn.Module, or a function without arguments that builds one, "
@@ -496,7 +464,7 @@ def _built(source: str, attribute: str) -> nn.Module:
         try:
             made = found()
         except (Exception, SystemExit) as error:
-            raise ValueError(f"{where}: it fails ({_first_line(error)}). Mend it.") from error
+            raise ValueError(f"{where}: it fails ({first_line(error)}). Mend it.") from error
     if not isinstance(made, nn.Module):
         raise ValueError(
             f"{where}: expected a function that builds an nn.Module, but it gave "
@@ -505,36 +473,7 @@ def _built(source: str, attribute: str) -> nn.Module:
     return made
 
 
-def _executed(file: Path) -> ModuleType:
-    name = f"linearizer_network_{file.stem}"
-    spec = importlib.util.spec_from_file_location(name, file)
-    assert spec is not None and spec.loader is not None
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[name] = module  # classes of the file look for it there
-    try:
-        spec.loader.exec_module(module)
-    except BaseException:
-        del sys.modules[name]
-        raise
-    return module
-
-
-@contextlib.contextmanager
-def _beside(file: Path | None) -> Iterator[None]:
-    """Files beside this one can be imported, as when Python runs it."""
-    if file is None:
-        yield
-        return
-    folder = str(file.parent)
-    sys.path.insert(0, folder)
-    try:
-        yield
-    finally:
-        with contextlib.suppress(ValueError):
-            sys.path.remove(folder)
-
-
-def _needs_nothing(function: Any) -> bool:
+def _takes_nothing(function: Any) -> bool:
     try:
         inspect.signature(function).bind()
     except TypeError:

@@ -18,13 +18,13 @@ from .images import (
     folder_pictures,
     open_picture,
     pixels_of_photo,
-    shuffled,
+    shuffle_rows,
     threads,
     zip_pictures,
 )
 
 if TYPE_CHECKING:
-    from ..draws import Draw
+    from ..training.draws import Draw
 
 __all__ = ["Photos"]
 
@@ -51,7 +51,7 @@ class Photos:
 
     Example:
         >>> import io
-        >>> from linearizer.draws import Draw
+        >>> from linearizer.training.draws import Draw
         >>> from PIL import Image
         >>> Image.new("RGB", (80, 60), "white").save(file := io.BytesIO(), "png")
         >>> data = Photos({"white": Picture("white.png", file.getvalue)}, size=32)
@@ -63,7 +63,7 @@ class Photos:
 
     def __init__(self, pictures: Mapping[str, Picture], size: int = 64) -> None:
         self.names = tuple(pictures)
-        self.size = _positive(size)
+        self.size = _check_size(size)
         self._pictures = tuple(pictures.values())
         self._pixels: dict[int, Tensor] = {}
         self._kept = 0
@@ -76,41 +76,41 @@ class Photos:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(3, size, size) of one crop of a batch."""
+        """Shape (3, size, size) of one crop of a batch."""
         return 3, self.size, self.size
 
     def first(self, n: int) -> Photos:
-        """The first n of them."""
+        """Return the first n photos."""
         return Photos(dict(zip(self.names[:n], self._pictures[:n], strict=True)), self.size)
 
     def photo(self, i: int) -> Tensor:
-        """Photo number i at its full size, (3, H, W) in [0, 1]."""
+        """Return photo number i at its full size, (3, H, W) in [0, 1]."""
         check_index(torch.tensor([i]), len(self), "Photos.photo")
-        return self._decoded(i).to(torch.float32).div_(255)
+        return self._decode(i).to(torch.float32).div_(255)
 
     def crops(self, index: Tensor, size: int, draw: Draw) -> Tensor:
-        """Random squares (n, 3, size, size) of the photos ``index`` (n,), half of them mirrored.
+        """Cut random squares (n, 3, size, size) of photos ``index`` (n,), half of them mirrored.
 
         Where the square of a sample lies depends on the draw and the sample's place in it only.
         """
         return self._cut(index, size, draw)
 
     def centres(self, index: Tensor, size: int) -> Tensor:
-        """Centre squares (n, 3, size, size) of the photos ``index`` (n,)."""
+        """Cut centre squares (n, 3, size, size) of the photos ``index`` (n,)."""
         return self._cut(index, size, None)
 
     def batch(self, index: Tensor) -> Batch:
-        """Centre squares x (n, 3, size, size) in [0, 1] of the photos ``index`` (n,)."""
+        """Return centre squares x (n, 3, size, size) in [0, 1] of the photos ``index`` (n,)."""
         return Batch(self.centres(index, self.size), None)
 
     def _cut(self, index: Tensor, size: int, draw: Draw | None) -> Tensor:
         check_index(index, len(self), "Photos")
-        x = torch.empty(len(index), 3, _positive(size), size, dtype=torch.float32)
+        x = torch.empty(len(index), 3, _check_size(size), size, dtype=torch.float32)
         # Of each its row, its column and whether it is mirrored, all from numbers of [0, 1).
         chances = torch.empty(len(index), 3, dtype=torch.float64)
         places = [None] * len(index) if draw is None else draw.uniform(chances).tolist()
         for out, i, place in zip(x, index.tolist(), places, strict=True):
-            pixels = self._decoded(i)
+            pixels = self._decode(i)
             height, width = pixels.shape[1:]
             side = min(size, height, width)
             top, left = (height - side) // 2, (width - side) // 2
@@ -124,8 +124,8 @@ class Photos:
             out.copy_(crop)
         return x.div_(255)
 
-    def _decoded(self, i: int) -> Tensor:
-        """The pixels of photo i, (3, H, W) uint8."""
+    def _decode(self, i: int) -> Tensor:
+        """Return the pixels of photo i, (3, H, W) uint8."""
         if i in self._pixels:
             return self._pixels[i]
         pixels = pixels_of_photo(self._pictures[i])
@@ -135,7 +135,7 @@ class Photos:
         return pixels
 
 
-def _positive(size: int) -> int:
+def _check_size(size: int) -> int:
     if size < 1:
         raise ValueError(f"Photos: expected crops of size 1 or more, got {size}.")
     return size
@@ -144,8 +144,8 @@ def _positive(size: int) -> int:
 # -- sources -----------------------------------------------------------------------------------
 
 
-def _pictures(source: Path) -> dict[str, Picture]:
-    """The photos of a folder or archive by path, sorted."""
+def _find_pictures(source: Path) -> dict[str, Picture]:
+    """Find the photos of a folder or archive by path, sorted."""
     if source.is_dir():
         found = {
             p.relative_to(source).as_posix(): Picture(str(p), p.read_bytes)
@@ -156,10 +156,10 @@ def _pictures(source: Path) -> dict[str, Picture]:
     return dict(sorted(found.items()))
 
 
-def _checked(
+def _open_parts(
     name: str, parts: Sequence[Mapping[str, Picture]], size: int, progress: Progress | None
 ) -> tuple[Parts, tuple[str, ...]]:
-    """The parts, once every photo has been opened, and what to say about crops of this size."""
+    """Open every photo once, and return the parts and what to say about crops of this size."""
     train, val, test = (Photos(part, size) for part in parts)
     pictures = [picture for part in parts for picture in part.values()]
     small = 0
@@ -180,18 +180,18 @@ def _checked(
 def load_photos(
     source: Path, size: int | None = None, progress: Progress | None = None
 ) -> tuple[Parts, tuple[str, ...]]:
-    """Photos of a folder or a zip, split 80/10/10 by a fixed seed, and the notes about them."""
-    pictures = list(_pictures(source).items())
-    order, sizes = shuffled(len(pictures), source)
+    """Load photos of a folder or a zip, split 80/10/10 by a fixed seed, with notes."""
+    pictures = list(_find_pictures(source).items())
+    order, sizes = shuffle_rows(len(pictures), source)
     rows = iter(order)
     parts = [dict(pictures[next(rows)] for _ in range(n)) for n in sizes]
-    loaded, notes = _checked(source.name, parts, 64 if size is None else size, progress)
+    loaded, notes = _open_parts(source.name, parts, 64 if size is None else size, progress)
     split = f"{len(order):,} photos, split {'/'.join(f'{n:,}' for n in sizes)} by a fixed seed"
     return loaded, (f"{source.name}: {split}", *notes)
 
 
-def one_photo(path: Path, size: int = 64) -> Photos:
-    """A single photo."""
+def load_photo(path: Path, size: int = 64) -> Photos:
+    """Load a single photo."""
     if not path.is_file():
         raise FileNotFoundError(f"load: there is no photo {path.absolute()}.")
     photos = Photos({path.name: Picture(str(path), path.read_bytes)}, size)
@@ -199,24 +199,25 @@ def one_photo(path: Path, size: int = 64) -> Photos:
     return photos
 
 
-def _bsds500(root: Path) -> Path | None:
+def _find_bsds500(root: Path) -> Path | None:
     choices = (root / "bsds500" / "images", root / "bsds500" / "bsds500_images.zip")
     return next((p for p in choices if p.exists()), None)
 
 
 def present(root: Path) -> bool:
-    return _bsds500(root) is not None
+    """Return whether BSDS500 is in the data folder."""
+    return _find_bsds500(root) is not None
 
 
 def load_bsds500(
     root: Path, size: int | None = None, progress: Progress | None = None
 ) -> tuple[Parts, tuple[str, ...]]:
-    """The 500 photos of the Berkeley segmentation data, in their published split."""
-    source = _bsds500(root)
+    """Load the 500 photos of the Berkeley segmentation data, in their published split."""
+    source = _find_bsds500(root)
     if source is None:
         raise missing("bsds500", root / "bsds500", FILES, False)
     parts: dict[str, dict[str, Picture]] = {part: {} for part in SIZES}
-    for name, picture in _pictures(source).items():  # train/12003.jpg or train_12003.jpg
+    for name, picture in _find_pictures(source).items():  # train/12003.jpg or train_12003.jpg
         if (part := PurePosixPath(name).parts[0].partition("_")[0]) in parts:
             parts[part][name] = picture
     found = [len(part) for part in parts.values()]
@@ -224,7 +225,7 @@ def load_bsds500(
         expected, counts = ("/".join(map(str, n)) for n in (SIZES.values(), found))
         what = f"expected {expected} photos of train/val/test, found {counts}"
         raise DamagedError(source, what)
-    loaded, notes = _checked(
+    loaded, notes = _open_parts(
         "BSDS500", list(parts.values()), 64 if size is None else size, progress
     )
     split = f"the published split of {sum(found)} photos ({'/'.join(map(str, found))})"

@@ -3,16 +3,23 @@ r"""Photos beside what style networks make of them: pairs of crops."""
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
+from pydantic import Field
 from torch import Tensor
 
+from ..training.settings import did_you_mean
+from .catalogue import load
+from .files import Progress, root_folder
 from .images import check_index
-from .photos import Photos
+from .kinds import Data, DataSettings, Kind
+from .photos import Photos, load_photo
+from .teachers import load_styles
 
-__all__ = ["Pair", "Stylised"]
+__all__ = ["STYLISED", "Pair", "StyleSettings", "Stylised"]
 
 #: Longer photos are shrunk to this side: style networks are made for strokes of a few pixels.
 LONGEST = 640
@@ -77,7 +84,7 @@ class Stylised:
             raise ValueError(f"Stylised: expected one photo to take as a whole, got {len(photos)}.")
         self.photos, self.names, self.size, self.crops = photos, tuple(styles), size, crops
         self.judge, self.longest = judge, longest
-        self._nets = tuple(styles.values())
+        self.styles = dict(styles)
         self._made: dict[tuple[int, int], Tensor] = {}
         self._kept = 0
 
@@ -86,14 +93,14 @@ class Stylised:
 
     @property
     def shape(self) -> tuple[int, int, int]:
-        """(3, H, W) of one crop."""
+        """Shape (3, H, W) of one crop."""
         if self.size is not None:
             return 3, self.size, self.size
         height, width = (-(-side // WHOLE) * WHOLE for side in self._bytes(0, -1).shape[1:])
         return 3, height, width
 
     def batch(self, index: Tensor) -> Pair:
-        """The crops of these numbers (n,)."""
+        """Return the crops of these numbers (n,)."""
         check_index(index, len(self), "Stylised")
         x = torch.empty(len(index), 2, *self.shape)
         style = index // self.crops % (len(self.names) + 1)
@@ -124,16 +131,16 @@ class Stylised:
         return cut
 
     def _bytes(self, i: int, style: int) -> Tensor:
-        """Photo i in a style, (3, H, W) uint8; −1 is none."""
+        """Return photo i in a style, (3, H, W) uint8; style −1 is none."""
         style %= len(self.names) + 1
         if (i, style) in self._made:
             return self._made[i, style]
         if style == len(self.names):
-            x = shrunk(self.photos.photo(i), self.longest)
+            x = shrink(self.photos.photo(i), self.longest)
         else:
             before = self._bytes(i, -1).to(torch.float32)[None] / 255
             with torch.no_grad():
-                x = self._nets[style](before)[0]
+                x = self.styles[self.names[style]](before)[0]
         made = x.clamp(0, 1).mul(255).round().to(torch.uint8)
         if self._kept + made.numel() <= KEPT:
             self._made[i, style] = made
@@ -141,11 +148,66 @@ class Stylised:
         return made
 
 
-def shrunk(photo: Tensor, longest: int = LONGEST) -> Tensor:
-    """A photo (3, H, W), made smaller where its longer side is above ``longest``."""
+def shrink(photo: Tensor, longest: int = LONGEST) -> Tensor:
+    """Make a photo (3, H, W) smaller where its longer side is above ``longest``."""
     height, width = photo.shape[-2:]
     share = longest / max(height, width)
     if share >= 1:
         return photo
     sides = max(1, round(share * height)), max(1, round(share * width))
     return F.interpolate(photo[None], sides, mode="bilinear", antialias=True)[0]
+
+
+#: Photos of the validation part that are used: each is stylised as a whole.
+VALIDATED = 8
+
+
+class StyleSettings(DataSettings):
+    """Photos, and the networks that stylise them."""
+
+    size: int | None = Field(None, ge=16, description="side of the crops; 128 if not given")
+    teachers: str | None = Field(
+        None,
+        description="folder of style networks (pytorch/examples, fast_neural_style); "
+        "style_models in the data folder if not given",
+    )
+    styles: str = Field(
+        "", description="names of those to take, with commas between; all of them if empty"
+    )
+    image: str | None = Field(
+        None,
+        description="one photo to train on instead of many, as a whole; where it is longer than "
+        "two crops, it is shrunk to that",
+    )
+
+
+def _load(settings: StyleSettings, root: Path | None, progress: Progress | None) -> Data:
+    """Load crops of photos and of what each style network makes of them."""
+    from ..metrics.perceptual import load_lpips  # loads torch's compiler, which takes a second
+
+    folder, size = root_folder(root), settings.size or 128
+    nets = load_styles(settings.teachers or folder / "style_models")
+    chosen = [name.strip() for name in settings.styles.split(",") if name.strip()] or list(nets)
+    for name in chosen:
+        if name not in nets:
+            raise ValueError(f"styles: there is no network {name!r}. {did_you_mean(name, nets)}")
+    styles = {name: nets[name] for name in chosen}
+    notes = [f"styles: {', '.join(chosen)}"]
+    try:
+        judge = load_lpips("alex", folder / "lpips").requires_grad_(False)
+    except (ValueError, OSError):
+        judge = None
+        notes.append(f"no LPIPS weights in {folder / 'lpips'}: trained on pixels alone")
+    if settings.image is not None:
+        photo = load_photo(Path(settings.image), size)
+        whole = Stylised(photo, styles, None, crops=1, judge=judge, longest=2 * size)
+        name = Path(settings.image).name
+        notes.append(f"{name}: what is measured is the fit to this photo, not to others")
+        return Data(name, whole, whole, photo, tuple(notes))
+    loaded = load(settings.name, root, size, progress=progress, whole=True)
+    train = Stylised(loaded.train, styles, size, judge=judge)
+    val = Stylised(loaded.val.first(VALIDATED), styles, size, crops=1, judge=judge)
+    return Data(loaded.name, train, val, loaded.test, (*loaded.notes, *notes))
+
+
+STYLISED = Kind(StyleSettings, _load, "--content", frozenset({"name", "teachers", "image"}))

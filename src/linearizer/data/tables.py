@@ -15,11 +15,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .dates import DATE, clock, scale, unreadable
+from .dates import DATE, clock, find_unreadable, scale
 from .files import DamagedError, Progress, download, missing, read
 from .images import Batch, check_index
 
-__all__ = ["Moment", "Table", "Timed", "Windows", "read_csv", "series", "windows"]
+__all__ = ["Moment", "Table", "Timed", "Windows", "load_series", "read_csv", "windows"]
 
 MISSING = {"", "nan", "na", "n/a", "null", "none"}
 POLICIES = ("error", "interpolate", "previous", "drop")
@@ -59,8 +59,9 @@ def read_csv(
     sentinel: float | Sequence[float] = (),
     equal: bool = False,
     columns: Sequence[str] | None = None,
+    text: str | None = None,
 ) -> Table:
-    r"""The numbers of a .csv or .csv.gz file with a header (comma, semicolon or tab between cells).
+    r"""Read a .csv or .csv.gz file with a header (comma, semicolon or tab between cells).
 
     Arguments:
         time: The column of times; found by itself if it is called date, time or the like, or if
@@ -70,34 +71,34 @@ def read_csv(
         sentinel: Numbers that stand for a missing value, such as -9999.
         equal: Whether times that repeat, go back or leave a gap are an error; else they are noted.
         columns: Take these alone, in this order; the others may hold anything.
+        text: The table itself, where it is in no file; errors call it by ``path``.
 
     A first column without a name that counts the rows is left out.
     """
     path = Path(path)
     if missing not in POLICIES:
         raise ValueError(f"read_csv: expected missing one of {POLICIES}, got {missing!r}.")
-    header, rows, lines = _rows(path)
-    when = _time_column(path, header, rows[0], time)
+    header, rows, lines = split_rows(path, read_text(path) if text is None else text)
+    when = find_time_column(path, header, rows[0], time)
     cells = list(zip(*rows, strict=True))
     notes = []
     places = [i for i in range(len(header)) if i != when]
-    if not header[0] and when != 0 and _counts_rows(cells[0]):
+    if not header[0] and when != 0 and counts_rows(cells[0]):
         places.remove(0)
         notes.append(f"{path.name}: the first column has no name and counts the rows: left out")
     places = _places(path, header, places, columns)
     if not places:
         raise ValueError(f"{path}: expected columns of numbers, found only {header[when or 0]!r}.")
     hint = "Mend it, name the column of times with time, or take other columns."
-    values = np.stack([_numbers(path, header[i], cells[i], lines, hint) for i in places], axis=1)
+    values = np.stack(
+        [parse_column(path, header[i], cells[i], lines, hint) for i in places], axis=1
+    )
     names = tuple(header[i] for i in places)
     times = () if when is None else tuple(cells[when])
     if equal and when is not None:
         notes += _equal_steps(path, header[when], times, lines)
     sentinels = [sentinel] if isinstance(sentinel, (int, float)) else list(sentinel)
-    for number in sentinels:
-        found = values == number
-        values[found] = np.nan
-        notes.append(f"{path.name}: {number:g} was read as missing: {_counts(found, names)}")
+    notes += mark_missing(path.name, values, names, sentinels)
     notes += _suspects(path.name, values, names)
     values, kept, said = _fill(path, values, names, missing, lines)
     times = tuple(t for t, keep in zip(times, kept, strict=True) if keep) if times else ()
@@ -106,35 +107,49 @@ def read_csv(
     return Table(torch.from_numpy(values), names, times, (*notes, *said), named)
 
 
-def _counts_rows(cells: Sequence[str]) -> bool:
-    """Whether they are 0, 1, 2, … or 1, 2, 3, …, as an index that a data frame writes."""
+def counts_rows(cells: Sequence[str]) -> bool:
+    """Return whether they are 0, 1, 2, … or 1, 2, 3, …, as an index that a data frame writes."""
     return any(list(cells) == [str(i + first) for i in range(len(cells))] for first in (0, 1))
 
 
 def _places(
     path: Path, header: Sequence[str], places: list[int], columns: Sequence[str] | None
 ) -> list[int]:
-    """Where the asked columns stand, of those in ``places``."""
+    """Return where the asked columns stand, of those in ``places``."""
     names = [header[i] for i in places]
     wanted = names if columns is None else list(columns)
     for name in wanted:
         if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(names)}."
-            raise ValueError(f"{path}: there is no column {name!r} of numbers. {hint}")
+            raise ValueError(
+                f"{path}: there is no column {name!r} of numbers. {_suggest(name, names)}"
+            )
         if names.count(name) > 1:
             raise ValueError(f"{path}: {names.count(name)} columns are named {name!r}. Rename one.")
     return [places[names.index(name)] for name in wanted]
 
 
-def _rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
-    """Header, rows and the line that each row starts on; all rows have the header's length."""
+def _suggest(name: str, names: Sequence[str]) -> str:
+    """Say which of the names was meant, or what they are."""
+    near = difflib.get_close_matches(name, names, 1)
+    return f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(names)}."
+
+
+def read_text(path: Path) -> str:
+    """Return the text of a file, unpacked if it ends in .gz."""
     try:
-        text = read(path).decode("utf-8-sig", errors="replace")
+        return read(path).decode("utf-8-sig", errors="replace")
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{path}: there is no such file. Check the path (here is {Path.cwd()})."
         ) from None
+
+
+def split_rows(path: Path, text: str) -> tuple[list[str], list[list[str]], list[int]]:
+    """Split a table into its header, its rows and the line that each row starts on.
+
+    All rows have the header's length.
+    """
+    text = text.removeprefix("\ufeff")
     first = text.partition("\n")[0]
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=max(",;\t", key=first.count))
     rows, lines, line = [], [], 1
@@ -158,12 +173,13 @@ def _rows(path: Path) -> tuple[list[str], list[list[str]], list[int]]:
     return header, rows[1:], lines[1:]
 
 
-def _time_column(path: Path, header: list[str], row: list[str], time: str | None) -> int | None:
+def find_time_column(path: Path, header: list[str], row: list[str], time: str | None) -> int | None:
+    """Return where the column of times stands, by its name or by what the first row holds."""
     if time is not None:
         if time not in header:
-            near = difflib.get_close_matches(time, header, 1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(header)}."
-            raise ValueError(f"{path}: expected a column {time!r} for the time. {hint}")
+            raise ValueError(
+                f"{path}: expected a column {time!r} for the time. {_suggest(time, header)}"
+            )
         return header.index(time)
     for i, name in enumerate(header):
         if name.lower() in TIMES:
@@ -171,10 +187,10 @@ def _time_column(path: Path, header: list[str], row: list[str], time: str | None
     return 0 if DATE.match(row[0]) else None
 
 
-def _numbers(
+def parse_column(
     path: Path, name: str, cells: Sequence[str], lines: Sequence[int], hint: str
 ) -> np.ndarray:
-    """The cells as numbers, NaN where missing."""
+    """Return the cells as numbers, NaN where one is missing."""
     try:
         values = np.array(list(map(float, cells)))
     except ValueError:
@@ -196,13 +212,26 @@ def _not_a_number(path: Path, name: str, cell: str, line: int, hint: str) -> Val
     )
 
 
-def _counts(found: np.ndarray, names: Sequence[str]) -> str:
+def mark_missing(
+    file: str, values: np.ndarray, names: Sequence[str], sentinels: Sequence[float]
+) -> list[str]:
+    """Replace the numbers that mean missing by NaN, in place, and say how many there were."""
+    notes = []
+    for number in sentinels:
+        found = values == number
+        values[found] = np.nan
+        notes.append(f"{file}: {number:g} was read as missing: {count_cells(found, names)}")
+    return notes
+
+
+def count_cells(found: np.ndarray, names: Sequence[str]) -> str:
+    """Say how many cells were found in each column."""
     counts = [(int(c), n) for c, n in zip(found.sum(0), names, strict=True) if c]
     return ", ".join(f"{c:,} in {n!r}" for c, n in counts) or "none found"
 
 
 def _suspects(file: str, values: np.ndarray, names: Sequence[str]) -> list[str]:
-    """Numbers that look like marks for missing ones: far from all others of their column."""
+    """Name numbers that look like marks for missing ones: far from all others of their column."""
     notes = []
     for number in SENTINELS:
         found = values == number
@@ -214,7 +243,7 @@ def _suspects(file: str, values: np.ndarray, names: Sequence[str]) -> list[str]:
         if found.any():
             notes.append(
                 f"{file}: {number:g} is far from all other values and may mean missing: "
-                f"{_counts(found, names)}; kept, as no sentinel names it"
+                f"{count_cells(found, names)}; kept, as no sentinel names it"
             )
     return notes
 
@@ -222,12 +251,12 @@ def _suspects(file: str, values: np.ndarray, names: Sequence[str]) -> list[str]:
 def _fill(
     path: Path, values: np.ndarray, names: Sequence[str], policy: str, lines: Sequence[int]
 ) -> tuple[np.ndarray, np.ndarray, list[str]]:
-    """The values without gaps, which rows were kept, and what to say about it."""
+    """Return the values without gaps, which rows were kept, and what to say about it."""
     gaps = np.isnan(values)
     kept = np.ones(len(values), dtype=bool)
     if not gaps.any():
         return values, kept, []
-    counts = _counts(gaps, names)
+    counts = count_cells(gaps, names)
     if policy == "error":
         i, j = np.argwhere(gaps)[0]
         raise ValueError(
@@ -250,8 +279,7 @@ def _fill(
         first = names[int(gaps[0].argmax())]
         raise ValueError(
             f"{path}: the first value of column {first!r} is missing (line {lines[0]}) and has no "
-            "previous one. "
-            'Choose missing="interpolate" or "drop".'
+            'previous one. Choose missing="interpolate" or "drop".'
         )
     row = np.arange(len(values))
     filled = values.copy()
@@ -267,7 +295,7 @@ def _fill(
 
 
 def _steps(file: str, times: Sequence[str]) -> list[str]:
-    """Whether the times rise by equal steps, where they can be read."""
+    """Say where times do not rise by equal steps, if they can be read."""
     if (at := clock(times)) is None or len(at) < 2:
         return []
     step = np.diff(at)
@@ -286,13 +314,13 @@ ROUNDED = 0.01
 
 
 def _equal_steps(path: Path, name: str, times: Sequence[str], lines: Sequence[int]) -> list[str]:
-    """An error that names the first line whose time is not one step after the one before.
+    """Raise an error that names the first line whose time is not one step after the one before.
 
-    Times in words of their own cannot be checked, which is noted.
+    Times that cannot be read cannot be checked, which is noted.
     """
     found = scale(times)
     if found is None:
-        i = unreadable(times) or 0
+        i = find_unreadable(times) or 0
         if not i and not DATE.match(times[0]):
             return [
                 f"{path.name}: times such as {times[0][:40]!r} in column {name!r} cannot be read: "
@@ -308,12 +336,14 @@ def _equal_steps(path: Path, name: str, times: Sequence[str], lines: Sequence[in
     if not wrong.any():
         return []
     i = int(wrong.argmax())
-    what, do = (
-        ("repeats", "Drop one of them") if step[i] == 0
-        else ("goes back after", "Sort the rows by time") if step[i] < 0
-        else ("comes too early after", "Leave it out") if step[i] < usual
-        else ("leaves a gap after", "Fill in the rows between")
-    )  # fmt: skip
+    if step[i] == 0:
+        what, do = "repeats", "Drop one of them"
+    elif step[i] < 0:
+        what, do = "goes back after", "Sort the rows by time"
+    elif step[i] < usual:
+        what, do = "comes too early after", "Leave it out"
+    else:
+        what, do = "leaves a gap after", "Fill in the rows between"
     raise ValueError(
         f"{path}: line {lines[i + 1]}, column {name!r}: {times[i + 1].strip()!r} {what} "
         f"{times[i].strip()!r}, but rows must follow each other in equal steps. {do}, or take "
@@ -404,7 +434,7 @@ class Windows:
 def windows(
     table: Table, look_back: int = 96, horizon: int = 96
 ) -> tuple[Windows, Windows, Windows]:
-    r"""Train, val and test windows of the first 70%, the next 10% and the last 20% of the rows.
+    r"""Cut train, val and test windows from the first 70%, next 10% and last 20% of the rows.
 
     Values are scaled by mean and standard deviation of the training rows. The windows of val and
     test start ``look_back`` rows early, so that their first future is their first own row.
@@ -420,12 +450,17 @@ def windows(
     low, high = table.values[:train].aminmax(dim=0)
     std = torch.where(high > low, std, 1.0)  # rounding makes the std of equal values not quite 0
     rows = ((table.values - mean) / std).to(torch.float32)
-    bounds = ((0, train), (train - look_back, n - test), (n - test - look_back, n))
     first, second, third = (
-        Windows(rows[a:b], look_back, horizon, mean.float(), std.float(), table.columns)
-        for a, b in bounds
+        Windows(rows[part], look_back, horizon, mean.float(), std.float(), table.columns)
+        for part in _parts(n, look_back)
     )
     return first, second, third
+
+
+def _parts(n: int, look_back: int) -> tuple[slice, slice, slice]:
+    """Return the rows of train, val and test."""
+    train, test = int(0.7 * n), int(0.2 * n)
+    return slice(train), slice(train - look_back, n - test), slice(n - test - look_back, n)
 
 
 def load_csv(
@@ -436,20 +471,15 @@ def load_csv(
     missing: str = "error",
     sentinel: float | Sequence[float] = (),
 ) -> tuple[tuple[Windows, Windows, Windows], tuple[str, ...]]:
-    """Windows of a CSV file, split 70/10/20, and the notes about it."""
-    table = read_csv(path, time, missing, sentinel)
-    parts = windows(table, look_back, horizon)
-    n, channels = table.values.shape
-    flat = table.values[: int(0.7 * n)]
-    constant = [c for c, v in zip(table.columns, flat.T, strict=True) if bool((v == v[0]).all())]
-    notes = [
-        f"{path.name}: {n:,} rows of {channels} channels, split 70/10/20 in time; look-back "
-        f"{look_back}, horizon {horizon}; scaled by the training rows",
-        *table.notes,
-    ]
-    if constant:
-        notes.append(f"{path.name}: constant over the training rows: {', '.join(constant)}")
-    return parts, tuple(notes)
+    """Load windows of a CSV file without their times of day, and the notes about it."""
+    parts, notes = load_series(
+        path, look_back, horizon, time, "all", missing, sentinel, equal=False, constant=True
+    )
+    return _without_times(parts), notes
+
+
+def _without_times(parts: tuple[Timed, Timed, Timed]) -> tuple[Windows, Windows, Windows]:
+    return parts[0].windows, parts[1].windows, parts[2].windows
 
 
 # -- series with the time of day ---------------------------------------------------------------
@@ -508,18 +538,18 @@ class Timed:
 
 
 def day_of(times: Sequence[str]) -> Tensor | None:
-    """The time of day of each row as a share of 24 hours, (n,), or None if it cannot be read."""
+    """Return the time of day of each row as a share of 24 hours, (n,); None if unknown."""
     at = clock(times)
     return None if at is None else torch.from_numpy(at % 86400 / 86400).to(torch.float32)
 
 
 def step_of(times: Sequence[str]) -> tuple[float, str] | None:
-    """The usual time between two rows and its unit, or None if it cannot be read."""
+    """Return the usual time between two rows and its unit, or None if it cannot be read."""
     found = scale(times) if len(times) > 1 else None
     return None if found is None or found.step <= 0 else (found.step, found.unit)
 
 
-def series(
+def load_series(
     path: Path,
     look_back: int = 96,
     horizon: int = 96,
@@ -530,45 +560,47 @@ def series(
     equal: bool = True,
     constant: bool = False,
 ) -> tuple[tuple[Timed, Timed, Timed], tuple[str, ...]]:
-    r"""Windows of a CSV file with their times of day, split 70/10/20, and the notes about it.
+    r"""Load windows of a CSV file with their times of day, split 70/10/20, and notes about it.
 
     Arguments:
         target: "all" columns, or the names of those to take, with commas between.
         equal: Whether times must follow each other in equal steps.
-        constant: Whether a column may stand still over the training rows.
+        constant: Whether a column may stand still over the training rows, which is then noted.
 
     The other arguments are those of :func:`read_csv` and :func:`windows`.
     """
-    table = read_csv(path, time, missing, sentinel, equal, targets(target))
+    table = read_csv(path, time, missing, sentinel, equal, parse_targets(target))
     try:
         parts = windows(table, look_back, horizon)
     except ValueError as error:
         raise ValueError(f"{path}: {error}") from None
     n, channels = table.values.shape
-    train, test = int(0.7 * n), int(0.2 * n)
-    flat = (table.values[:train] == table.values[:1]).all(0)
-    if bool(flat.any()) and not constant:
-        i = int(flat.to(torch.uint8).argmax())
-        raise ValueError(
-            f"{path}: column {table.columns[i]!r} is {float(table.values[0, i]):g} in all of the "
-            f"training rows, 1 to {train:,}, so there is nothing to learn. Leave it out of target."
-        )
     notes = [
         f"{path.name}: {n:,} rows of {channels} channels, split 70/10/20 in time; look-back "
         f"{look_back}, horizon {horizon}; scaled by the training rows",
         *table.notes,
     ]
+    places = _parts(n, look_back)
+    flat = (table.values[places[0]] == table.values[:1]).all(0).nonzero().flatten().tolist()
+    if flat and not constant:
+        i, last = flat[0], places[0].stop
+        raise ValueError(
+            f"{path}: column {table.columns[i]!r} is {float(table.values[0, i]):g} in all of the "
+            f"training rows, 1 to {last:,}, so there is nothing to learn. Leave it out of target."
+        )
+    if flat:
+        still = ", ".join(table.columns[i] for i in flat)
+        notes.append(f"{path.name}: constant over the training rows: {still}")
     day, step = day_of(table.times), step_of(table.times)
-    bounds = ((0, train), (train - look_back, n - test), (n - test - look_back, n))
-    timed = [
-        Timed(part, None if day is None else day[a:b], step)
-        for part, (a, b) in zip(parts, bounds, strict=True)
-    ]
-    return (timed[0], timed[1], timed[2]), tuple(notes)
+    train, val, test = (
+        Timed(part, None if day is None else day[place], step)
+        for part, place in zip(parts, places, strict=True)
+    )
+    return (train, val, test), tuple(notes)
 
 
-def targets(words: str) -> list[str] | None:
-    """Names of columns with commas between; None for all of them."""
+def parse_targets(words: str) -> list[str] | None:
+    """Return the names of columns in a text with commas between; None for all of them."""
     names = [name.strip() for name in words.split(",") if name.strip()]
     if names == ["all"]:
         return None
@@ -581,6 +613,7 @@ def targets(words: str) -> list[str] | None:
 
 
 def find_weather(root: Path) -> Path | None:
+    """Return the file of the weather benchmark, packed or not, if it is there."""
     folder = root / "weather"
     choices = (folder / "weather.csv", folder / "weather.csv.gz")
     return next((p for p in choices if p.is_file()), None)
@@ -589,26 +622,19 @@ def find_weather(root: Path) -> Path | None:
 def load_weather(
     root: Path, look_back: int = 96, horizon: int = 96
 ) -> tuple[tuple[Windows, Windows, Windows], tuple[str, ...]]:
-    """The weather benchmark of 52,696 rows and 21 channels, its −9999 left as published."""
-    path = find_weather(root)
-    if path is None:
-        raise missing("weather", root / "weather", "weather.csv or weather.csv.gz", True)
-    parts, notes = load_csv(path, look_back, horizon)
-    train, val, test = parts
-    rows = len(train.rows) + len(val.rows) + len(test.rows) - 2 * look_back
-    if (rows, train.shape[1]) != WEATHER_SHAPE:
-        raise _not_the_benchmark(path, rows, train.shape[1])
-    return parts, notes
+    """Load the weather benchmark without its times of day, its −9999 left as published."""
+    parts, notes = load_weather_series(root, look_back, horizon)
+    return _without_times(parts), notes
 
 
-def weather_series(
+def load_weather_series(
     root: Path, look_back: int = 96, horizon: int = 96
 ) -> tuple[tuple[Timed, Timed, Timed], tuple[str, ...]]:
-    """The weather benchmark with its times of day: one row stands twice, nine are missing."""
+    """Load the weather benchmark with its times of day: one row stands twice, nine are missing."""
     path = find_weather(root)
     if path is None:
         raise missing("weather", root / "weather", "weather.csv or weather.csv.gz", True)
-    parts, notes = series(path, look_back, horizon, equal=False)
+    parts, notes = load_series(path, look_back, horizon, equal=False, constant=True)
     rows = sum(len(part.windows.rows) for part in parts) - 2 * look_back
     if (rows, parts[0].shape[1]) != WEATHER_SHAPE:
         raise _not_the_benchmark(path, rows, parts[0].shape[1])
@@ -621,6 +647,8 @@ def _not_the_benchmark(path: Path, rows: int, channels: int) -> DamagedError:
 
 
 def fetch_weather(root: Path, progress: Progress | None) -> Path:
+    """Download the weather benchmark unless it is there, and return its folder."""
+
     def check(part: Path) -> None:
         try:
             shape = read_csv(part).values.shape

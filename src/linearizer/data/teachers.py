@@ -1,4 +1,4 @@
-r"""Networks of others that a model learns from: fast neural style and encoders of VAEs.
+r"""Published networks that a model learns from: fast neural style and encoders of VAEs.
 
 The layers are here, the weights come from files.
 """
@@ -10,6 +10,7 @@ import json
 import pickle
 import re
 import warnings
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from .nets import channels_last
+from ..nets import channels_last
 
 __all__ = ["ENCODERS", "Burgess", "StyleNet", "load_encoder", "load_style", "load_styles"]
 
@@ -83,7 +84,7 @@ class StyleNet(nn.Module):
         return f"width={self.width}"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Stylised images of x, (n, 3, H, W) in [0, 1], in the dtype of the weights."""
+        """Stylise images x, (n, 3, H, W) in [0, 1], in the dtype of the weights."""
         if x.ndim != 4 or x.shape[1] != 3 or 0 in x.shape[2:] or not x.is_floating_point():
             raise ValueError(
                 "StyleNet: expected images (n, 3, H, W) as floats in [0, 1], got "
@@ -99,8 +100,8 @@ class StyleNet(nn.Module):
         h = self.in3(self.conv3(h)).relu()
         for block in (self.res1, self.res2, self.res3, self.res4, self.res5):
             h = block(h)
-        h = self.in4(self.deconv1(_doubled(h))).relu()
-        h = self.in5(self.deconv2(_doubled(h))).relu()
+        h = self.in4(self.deconv1(_double(h))).relu()
+        h = self.in5(self.deconv2(_double(h))).relu()
         h = self.deconv3(h) / 255
         # Halving rounds up, so that sides that do not divide by 4 come back too long.
         return h[..., :height, :width].clamp(0, 1)
@@ -132,7 +133,7 @@ def _norm(channels: int) -> nn.InstanceNorm2d:
     return nn.InstanceNorm2d(channels, affine=True)
 
 
-def _doubled(x: Tensor) -> Tensor:
+def _double(x: Tensor) -> Tensor:
     return F.interpolate(x, scale_factor=2.0, mode="nearest")
 
 
@@ -165,10 +166,10 @@ class Burgess(nn.Module):
         if latents < 1:
             raise ValueError(f"Burgess: expected 1 or more latents, got {latents}.")
         self.shape, self.latents = tuple(shape), latents
-        self.conv1 = _halving(shape[0])
-        self.conv2 = _halving(32)
-        self.conv3 = _halving(32)
-        self.conv_64 = _halving(32) if shape[1] == 64 else None
+        self.conv1 = _halve(shape[0])
+        self.conv2 = _halve(32)
+        self.conv3 = _halve(32)
+        self.conv_64 = _halve(32) if shape[1] == 64 else None
         self.lin1, self.lin2 = nn.Linear(32 * 4 * 4, 256), nn.Linear(256, 256)
         self.mu_logvar_gen = nn.Linear(256, 2 * latents)
 
@@ -176,7 +177,7 @@ class Burgess(nn.Module):
         return f"shape={self.shape}, latents={self.latents}"
 
     def forward(self, x: Tensor) -> Tensor:
-        """Means (n, latents) of images (n, \\*shape) in [0, 1], in the dtype of the weights."""
+        """Return means (n, latents) of images (n, \\*shape) in [0, 1], as the weights' dtype."""
         if tuple(x.shape[1:]) != self.shape or not x.is_floating_point():
             raise ValueError(
                 f"Burgess: expected images (n, {', '.join(map(str, self.shape))}) as floats in "
@@ -190,18 +191,18 @@ class Burgess(nn.Module):
 
     @torch.no_grad()
     def chain(self) -> nn.Sequential:
-        """The same layers in a row, of the last one those rows that give means, as a copy."""
+        """Copy the layers into a row; of the last one only the rows that give means."""
         convs = [self.conv1, self.conv2, self.conv3, self.conv_64]
-        halving = [layer for conv in convs if conv is not None for layer in (conv, nn.ReLU())]
+        layers = [layer for conv in convs if conv is not None for layer in (conv, nn.ReLU())]
         means = nn.Linear(256, self.latents).to(self.lin1.weight)
         means.weight.copy_(self.mu_logvar_gen.weight[0::2])
         means.bias.copy_(self.mu_logvar_gen.bias[0::2])
         return copy.deepcopy(
-            nn.Sequential(*halving, nn.Flatten(), self.lin1, nn.ReLU(), self.lin2, nn.ReLU(), means)
+            nn.Sequential(*layers, nn.Flatten(), self.lin1, nn.ReLU(), self.lin2, nn.ReLU(), means)
         )
 
 
-def _halving(channels: int) -> nn.Conv2d:
+def _halve(channels: int) -> nn.Conv2d:
     return nn.Conv2d(channels, 32, 4, stride=2, padding=1)
 
 
@@ -209,7 +210,7 @@ def _halving(channels: int) -> nn.Conv2d:
 
 
 def load_style(path: str | Path) -> StyleNet:
-    r"""A style network from a file, in evaluation mode and without gradients.
+    r"""Load a style network from a file, in evaluation mode and without gradients.
 
     Takes what pytorch/examples trains and publishes, of any width, in full or half precision; the
     network is in float32. Nothing but tensors is read: a file cannot run code.
@@ -224,29 +225,14 @@ def load_style(path: str | Path) -> StyleNet:
     with torch.device("meta"):  # nothing is drawn: all weights are given
         net = StyleNet(max(1, width))
     expected = {k: tuple(v.shape) for k, v in net.state_dict().items()}
-    wrong = [k for k in expected if k not in found] or [k for k in found if k not in expected]
-    if wrong:
-        problem = "is absent" if wrong[0] in expected else "is unknown"
-        others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise ValueError(
-            f"{path}: expected the {len(expected)} tensors conv1.conv2d.weight, … of a style "
-            f"network, but {wrong[0]} {problem}{others}. Bring one trained by pytorch/examples, "
-            "fast_neural_style."
-        )
-    for name, shape in expected.items():
-        value = found[name]
-        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        if got != shape:
-            raise ValueError(
-                f"{path}: expected {name} of shape {shape} in a style network of width "
-                f"{net.width}, got {got}. Bring another file."
-            )
+    bring = "Bring one trained by pytorch/examples, fast_neural_style."
+    _check_tensors(path, expected, found, f"a style network of width {net.width}", bring)
     net.load_state_dict({k: v.to(torch.float32) for k, v in found.items()}, assign=True)
     return net.requires_grad_(False).eval()
 
 
 def load_styles(folder: str | Path) -> dict[str, StyleNet]:
-    r"""The style networks of a folder by name, which is that of the file without its ending.
+    r"""Load the style networks of a folder by name, that of the file without its ending.
 
     Arguments:
         folder: Where the files are; ``data.root_folder() / "style_models"`` follows
@@ -269,7 +255,7 @@ def load_styles(folder: str | Path) -> dict[str, StyleNet]:
 
 
 def load_encoder(path: str | Path) -> Burgess:
-    r"""The encoder of a VAE from a file, in evaluation mode and without gradients.
+    r"""Load the encoder of a VAE from a file, in evaluation mode and without gradients.
 
     Takes what YannDubs/disentangling-vae trains and publishes; the network is in float32. Nothing
     but tensors is read: a file cannot run code.
@@ -280,42 +266,53 @@ def load_encoder(path: str | Path) -> Burgess:
     path = Path(path).expanduser().absolute()
     specs: dict[str, Any] = {}
     if path.is_dir():
-        specs, path = _specs(path / "specs.json"), path / "model.pt"
+        specs, path = _read_specs(path / "specs.json"), path / "model.pt"
     everything = _read(path, VAE, INSTEAD)
     found = {str(k): v for k, v in everything.items() if not str(k).startswith("decoder.")}
     with torch.device("meta"):  # nothing is drawn: all weights are given
-        net = Burgess(*_sizes(found, specs))
+        net = Burgess(*_find_sizes(found, specs))
     expected = {f"encoder.{k}": tuple(v.shape) for k, v in net.state_dict().items()}
-    wrong = [k for k in expected if k not in found] or [k for k in found if k not in expected]
-    if wrong:
-        problem = "is absent" if wrong[0] in expected else "is unknown"
-        others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
-        raise ValueError(
-            f"{path}: expected the {len(expected)} tensors encoder.conv1.weight, … of {VAE} for "
-            f"images {net.shape}, but {wrong[0]} {problem}{others}. {INSTEAD}"
-        )
-    for name, shape in expected.items():
-        value = found[name]
-        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
-        if got != shape:
-            raise ValueError(
-                f"{path}: expected {name} of shape {shape} in {VAE} for images {net.shape} with "
-                f"{net.latents} latents, got {got}. {INSTEAD}"
-            )
-        if not value.is_floating_point() or not bool(value.isfinite().all()):
-            what = "NaN or infinite ones" if value.is_floating_point() else value.dtype
-            raise ValueError(
-                f"{path}: expected finite floats in {name}, found {what}. Copy the file here "
-                "again, or bring another one."
-            )
+    what = f"{VAE} for images {net.shape} with {net.latents} latents"
+    _check_tensors(path, expected, found, what, INSTEAD)
     weights = {k.removeprefix("encoder."): found[k].to(torch.float32) for k in expected}
     net.load_state_dict(weights, assign=True)
     channels_last(net)  # 1.7 times as fast
     return net.requires_grad_(False).eval()
 
 
-def _specs(path: Path) -> dict[str, Any]:
-    """Sizes that stand beside the weights; none where there is no such file."""
+def _check_tensors(
+    path: Path,
+    expected: Mapping[str, tuple[int, ...]],
+    found: Mapping[str, Any],
+    what: str,
+    instead: str,
+) -> None:
+    """Raise unless a file holds the tensors of a network by these names and shapes, all finite."""
+    wrong = [k for k in expected if k not in found] or [k for k in found if k not in expected]
+    if wrong:
+        problem = "is absent" if wrong[0] in expected else "is unknown"
+        others = f" (and {len(wrong) - 1} more)" if len(wrong) > 1 else ""
+        raise ValueError(
+            f"{path}: expected the {len(expected)} tensors {next(iter(expected))}, … of {what}, "
+            f"but {wrong[0]} {problem}{others}. {instead}"
+        )
+    for name, shape in expected.items():
+        value = found[name]
+        got = tuple(value.shape) if isinstance(value, Tensor) else type(value).__name__
+        if got != shape:
+            raise ValueError(
+                f"{path}: expected {name} of shape {shape} in {what}, got {got}. {instead}"
+            )
+        if not value.is_floating_point() or not bool(value.isfinite().all()):
+            problem = "NaN or infinite ones" if value.is_floating_point() else value.dtype
+            raise ValueError(
+                f"{path}: expected finite floats in {name}, found {problem}. Copy the file here "
+                "again, or bring another one."
+            )
+
+
+def _read_specs(path: Path) -> dict[str, Any]:
+    """Read the sizes that stand beside the weights; none where there is no such file."""
     if not path.is_file():
         return {}
     try:
@@ -336,8 +333,8 @@ def _specs(path: Path) -> dict[str, Any]:
     return specs
 
 
-def _sizes(found: dict[str, Any], specs: dict[str, Any]) -> tuple[tuple[int, int, int], int]:
-    """Image and latents, as the specs say or else the weights do."""
+def _find_sizes(found: dict[str, Any], specs: dict[str, Any]) -> tuple[tuple[int, int, int], int]:
+    """Find the shape of an image and the latents, from the specs or else from the weights."""
     if specs:
         channels, height, width = specs["img_size"]
         return (channels, height, width), specs["latent_dim"]
@@ -349,7 +346,7 @@ def _sizes(found: dict[str, Any], specs: dict[str, Any]) -> tuple[tuple[int, int
 
 
 def _read(path: Path, what: str = "a style network", instead: str = "") -> dict[str, Any]:
-    """Tensors by name; ``instead`` is told about files that may hold code."""
+    """Read tensors by name; ``instead`` says what to do about files that may hold code."""
     if not path.is_file():
         state = "it is a folder" if path.is_dir() else "there is no such file"
         raise ValueError(
@@ -384,6 +381,7 @@ def _read(path: Path, what: str = "a style network", instead: str = "") -> dict[
 
 
 def _reason(error: Exception) -> str:
+    """Return the first line of an error, without advice to run what the file holds."""
     if isinstance(error, pickle.UnpicklingError):  # torch's words say how to run what it holds
         return "it holds something else than tensors"
     return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".")

@@ -18,7 +18,7 @@ EPSILON = float(np.finfo(np.float64).eps)
 
 
 class Boosted(NamedTuple):
-    """What boosted trees say."""
+    """What boosted trees found."""
 
     importance: np.ndarray  #: share of each code in what all splits gained, (codes,); sums to one
     predicted: np.ndarray  #: class of each test sample, (m,)
@@ -76,12 +76,8 @@ def boost(
     order = np.ascontiguousarray(x.argsort(0, kind="stable").T)
     shares = np.bincount(y) / len(y)
     binary = len(names) == 2
-    if binary:
-        truth = (y == 1)[:, None].astype(np.float64)
-        start = np.log(shares[1:] / shares[:1])
-    else:
-        truth = (y[:, None] == np.arange(len(names))).astype(np.float64)
-        start = np.log(shares)
+    truth = (y[:, None] == np.arange(len(names))[int(binary) :]).astype(np.float64)
+    start = np.log(shares[1:] / shares[:1]) if binary else np.log(shares)
     shrink = 1.0 if binary else len(names) / (len(names) - 1)
     F, F_test = (np.repeat(start[None], len(part), 0) for part in (x, x_test))
     gained, lots = np.zeros(x.shape[1]), np.random.default_rng(seed)
@@ -94,10 +90,9 @@ def boost(
             tree = grow.node(order, 0)
             gained += grow.gained
             F[:, k] += rate * grow.value
-            F_test[:, k] += rate * _applied(tree, x_test)
-    total = gained.sum()
+            F_test[:, k] += rate * _apply(tree, x_test)
     best = (F_test[:, 0] >= 0).astype(int) if binary else F_test.argmax(1)
-    return Boosted(gained / total if total else gained, names[best])
+    return Boosted(gained / (gained.sum() or 1.0), names[best])
 
 
 def _softmax(F: np.ndarray) -> np.ndarray:
@@ -105,16 +100,16 @@ def _softmax(F: np.ndarray) -> np.ndarray:
     return p / p.sum(1, keepdims=True)
 
 
-def _applied(tree: _Split | float, x: np.ndarray) -> np.ndarray:
-    """The leaf's value of each sample."""
+def _apply(tree: _Split | float, x: np.ndarray) -> np.ndarray:
+    """Return the value of the leaf that each sample falls into."""
     if not isinstance(tree, _Split):
         return np.full(len(x), tree)
     left = x[:, tree.code] <= tree.threshold
-    return np.where(left, _applied(tree.left, x), _applied(tree.right, x))
+    return np.where(left, _apply(tree.left, x), _apply(tree.right, x))
 
 
 class _Tree:
-    """Grows one tree: ``gained`` by each code, and the ``value`` of each sample."""
+    """Grows one tree: what each code ``gained``, and the ``value`` of each sample."""
 
     def __init__(
         self,
@@ -130,7 +125,7 @@ class _Tree:
         self.on_left = np.zeros(len(x), dtype=bool)
 
     def node(self, order: np.ndarray, level: int) -> _Split | float:
-        """The subtree of the samples ``order``, (codes, n), sorted by each code."""
+        """Grow the subtree of the samples ``order``, (codes, n), sorted by each code."""
         here, n = order[0], order.shape[1]
         if level == self.depth or n < 2 or self.residual[here].var() <= EPSILON:
             return self._leaf(here)
@@ -152,7 +147,7 @@ class _Tree:
         return _Split(code, threshold, self.node(left, level + 1), self.node(right, level + 1))
 
     def _best(self, order: np.ndarray) -> tuple[int, int, float] | None:
-        """The code to split along, how many samples go left, and (n_l n_r/n)(mean_l − mean_r)²."""
+        """Find the code to split along, how many samples go left, and the gain."""
         n = order.shape[1]
         sums = self.residual[order].cumsum(1)[:, :-1]
         count = np.arange(1.0, n)

@@ -11,54 +11,20 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from ..training.draws import mix
 from .boosting import boost
-from .draws import mix
 
-if TYPE_CHECKING:
-    from .data.files import Progress
-
-__all__ = ["DCI", "Scores", "codes_of", "concentration", "dci", "factor_vae", "sap", "scores"]
+__all__ = ["DCI", "Scores", "concentration", "dci", "factor_vae", "sap", "scores"]
 
 #: Votes counted at once, which bounds the memory.
 VOTES = 1000
-
-
-@torch.no_grad()
-def codes_of(
-    encode: Callable[[Tensor], Tensor],
-    data: Any,
-    batch: int = 2048,
-    progress: Progress | None = None,
-) -> Tensor:
-    r"""encode(x) of every image of a data set, (N, k) float32 on the CPU, in its order.
-
-    Arguments:
-        encode: Images (n, \*shape) to codes (n, k); of a distribution, to its mean.
-        data: Anything with ``len`` and ``batch(index).x``, such as ``data.Sprites``.
-        batch: Images encoded at once.
-        progress: Called as progress("codes", images done, images in all).
-    """
-    _counts("codes_of", ("batch", batch, 1), ("images", len(data), 1))
-    parts: list[Tensor] = []
-    for index in torch.arange(len(data)).split(batch):
-        z = encode(data.batch(index).x)
-        k = parts[0].shape[1] if parts else "k"
-        if z.ndim != 2 or len(z) != len(index) or z.shape[1] != (k if parts else z.shape[1]):
-            raise ValueError(
-                f"codes_of: expected codes ({len(index)}, {k}) of {len(index)} images, got shape "
-                f"{tuple(z.shape)}. Let encode give one row for each image, for example its mean."
-            )
-        parts.append(z.to("cpu", torch.float32))
-        if progress:
-            progress("codes", int(index[-1]) + 1, len(data))
-    return torch.cat(parts)
 
 
 # -- FactorVAE ---------------------------------------------------------------------------------
@@ -97,9 +63,9 @@ def factor_vae(
         >>> factor_vae(factors, (4, 5, 6), votes=(100, 100))
         1.0
     """
-    z, sizes = _checked("factor_vae", codes, sizes, seed)
-    _counts("factor_vae", ("votes to learn", votes[0], 1), ("votes to test", votes[1], 1),
-            ("batch", batch, 2), ("samples", samples, 2))  # fmt: skip
+    z, sizes = _check_codes("factor_vae", codes, sizes, seed)
+    counts = (("votes to learn", votes[0], 1), ("votes to test", votes[1], 1))
+    _check_counts("factor_vae", *counts, ("batch", batch, 2), ("samples", samples, 2))
     rng = np.random.default_rng(mix(seed, "FactorVAE"))
     some = z[rng.integers(len(z), size=samples)]
     variance = some.var(0, ddof=1)
@@ -108,12 +74,12 @@ def factor_vae(
     if not kept.any():
         return 0.0
     z, variance = z[:, kept], variance[kept]
-    learnt = _votes(z, sizes, variance, votes[0], batch, rng).argmax(1)
-    tested = _votes(z, sizes, variance, votes[1], batch, rng)
-    return float(np.take_along_axis(tested, learnt[:, None], 1).sum() / votes[1])
+    learned = _count_votes(z, sizes, variance, votes[0], batch, rng).argmax(1)
+    tested = _count_votes(z, sizes, variance, votes[1], batch, rng)
+    return float(np.take_along_axis(tested, learned[:, None], 1).sum() / votes[1])
 
 
-def _votes(
+def _count_votes(
     z: np.ndarray,
     sizes: tuple[int, ...],
     variance: np.ndarray,
@@ -121,7 +87,7 @@ def _votes(
     batch: int,
     rng: np.random.Generator,
 ) -> np.ndarray:
-    """How often each code won while each factor was fixed, (codes, factors)."""
+    """Count how often each code won while each factor was fixed, (codes, factors)."""
     steps = np.array([math.prod(sizes[i + 1 :]) for i in range(len(sizes))])
     table = np.zeros((z.shape[1], len(sizes)), dtype=np.int64)
     for start in range(0, votes, VOTES):
@@ -170,8 +136,8 @@ def sap(
     from sklearn.exceptions import ConvergenceWarning
     from sklearn.svm import LinearSVC
 
-    z, sizes = _checked("sap", codes, sizes, seed)
-    (x, y), (x_test, y_test) = _split("sap", z, sizes, mix(seed, "SAP"), train, test)
+    z, sizes = _check_codes("sap", codes, sizes, seed)
+    (x, y), (x_test, y_test) = _draw_samples("sap", z, sizes, mix(seed, "SAP"), train, test)
     accuracy = np.zeros((z.shape[1], len(sizes)))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", ConvergenceWarning)
@@ -233,14 +199,14 @@ def dci(
     """
     from sklearn.utils.parallel import Parallel, delayed
 
-    z, sizes = _checked("dci", codes, sizes, seed)
+    z, sizes = _check_codes("dci", codes, sizes, seed)
     workers = (os.cpu_count() or 1) if workers is None else workers
-    _counts("dci", ("workers", workers, 1))
-    (x, y), (x_test, y_test) = _split("dci", z, sizes, mix(seed, "DCI"), train, test)
+    _check_counts("dci", ("workers", workers, 1))
+    (x, y), (x_test, y_test) = _draw_samples("dci", z, sizes, mix(seed, "DCI"), train, test)
     # There is one tree for each value and round: the largest factors take longest, so go first.
     order = sorted(range(len(sizes)), key=lambda j: -sizes[j])
     pool = Parallel(n_jobs=min(workers, len(sizes)), max_nbytes=None)
-    found = pool(delayed(_boost)(x, y[:, j], x_test, y_test[:, j], seed) for j in order)
+    found = pool(delayed(_boost_factor)(x, y[:, j], x_test, y_test[:, j], seed) for j in order)
     importance = torch.zeros(z.shape[1], len(sizes), dtype=torch.float64)
     for j, (shares, _) in zip(order, found, strict=True):
         importance[:, j] = torch.from_numpy(shares)
@@ -248,10 +214,10 @@ def dci(
     return DCI(concentration(importance), concentration(importance.T), accuracy, importance)
 
 
-def _boost(
+def _boost_factor(
     x: np.ndarray, y: np.ndarray, x_test: np.ndarray, y_test: np.ndarray, seed: int
 ) -> tuple[np.ndarray, float]:
-    """Importance of each code for one factor, (codes,), and the accuracy on test samples."""
+    """Return the importance of each code for one factor, (codes,), and the test accuracy."""
     found = boost(x, y, x_test, seed=seed)
     return found.importance, float((found.predicted == y_test).mean())
 
@@ -324,11 +290,11 @@ def scores(
 # -- what they share ---------------------------------------------------------------------------
 
 
-def _split(
+def _draw_samples(
     where: str, z: np.ndarray, sizes: tuple[int, ...], seed: int, train: int, test: int
 ) -> tuple[tuple[np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray]]:
-    """Codes (n, k) float64 and factors (n, f) of random samples to fit on, and of others."""
-    _counts(where, ("train", train, 2), ("test", test, 1))
+    """Draw codes (n, k) float64 and factors (n, f) of samples to fit on, and of others."""
+    _check_counts(where, ("train", train, 2), ("test", test, 1))
     rng = np.random.default_rng(seed)
     index = rng.integers(len(z), size=train + test)
     x, y = z[index], np.stack(np.unravel_index(index, sizes), 1)
@@ -341,10 +307,10 @@ def _split(
     return (x[:train], y[:train]), (x[train:], y[train:])
 
 
-def _checked(
+def _check_codes(
     where: str, codes: Tensor, sizes: Sequence[int], seed: int
 ) -> tuple[np.ndarray, tuple[int, ...]]:
-    """The codes as a float64 array, or an error that says what is wrong with them."""
+    """Return the codes as a float64 array, or raise an error that says what is wrong with them."""
     sizes = tuple(int(size) for size in sizes)
     if len(sizes) < 2 or min(sizes) < 2:
         raise ValueError(
@@ -372,7 +338,8 @@ def _checked(
     return codes.detach().cpu().double().numpy(), sizes
 
 
-def _counts(where: str, *counts: tuple[str, int, int]) -> None:
+def _check_counts(where: str, *counts: tuple[str, int, int]) -> None:
+    """Raise unless each (name, count, least) has count ≥ least."""
     for name, count, least in counts:
         if count < least:
             raise ValueError(f"{where}: expected {name} ≥ {least}, got {count}.")

@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from .checkpoint import fill, read_tensors
+from ..training.checkpoint import fill, read_tensors
 
 __all__ = [
     "DigitClassifier",
@@ -19,7 +19,7 @@ __all__ = [
     "roc_auc",
 ]
 
-#: Weights of the digit classifier; ``benchmarks/mnist_classifier.py`` trains it.
+#: Weights of the digit classifier; ``python -m paper.mnist_classifier`` trains it.
 WEIGHTS = Path(__file__).parent / "features" / "mnist-classifier.safetensors"
 
 
@@ -91,7 +91,7 @@ class DigitClassifier(nn.Module):
 
 @cache
 def digit_classifier() -> DigitClassifier:
-    """The shipped classifier, in evaluation mode."""
+    """Load the shipped classifier, in evaluation mode."""
     net = DigitClassifier().float()
     fill(net, read_tensors(WEIGHTS)[0], str(WEIGHTS))
     return net.eval().requires_grad_(False)
@@ -99,7 +99,7 @@ def digit_classifier() -> DigitClassifier:
 
 @torch.no_grad()
 def digit_features(x: Tensor) -> Tensor:
-    """Features (n, 64) of digits (n, 1, 32, 32) in [0, 1], as float32 on the CPU."""
+    """Return features (n, 64) of digits (n, 1, 32, 32) in [0, 1], as float32 on the CPU."""
     if x.ndim != 4 or x.shape[1:] != (1, 32, 32):
         raise ValueError(
             f"digit_features: expected images (n, 1, 32, 32), got {tuple(x.shape)}. "

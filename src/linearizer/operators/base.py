@@ -30,10 +30,10 @@ from .matrices import (
     matrix_svd,
     own,
     peak,
+    require_axes,
     rows,
     safe,
     scalar,
-    shaped,
     top,
 )
 from .rules import add, identity, null_of, product, range_of, register, to_scipy
@@ -65,7 +65,8 @@ class Operator(nn.Module, abc.ABC):
        Parameters. Derived operators hold copies: pass ``tensor.clone()``.
     2. Override what has an exact cheaper rule: ``dense``, ``scale``, ``exp``, ``pinv``, ``svd``, …
     3. Say how it is multiplied and added: ``@register(product, Mine, Other)``.
-    4. Add one line to the catalogue of the tests: that buys every law.
+    4. Name it in ``__init__.py`` of this folder, ``docs/nouns.md`` and ``docs/api/operators.md``.
+    5. Add one line to ``tests/catalogue.py``, singular or rectangular: that buys every law.
     """
 
     #: So that numpy's numbers and arrays leave ``2 * A`` to the operator.
@@ -367,8 +368,9 @@ class Operator(nn.Module, abc.ABC):
         A number, or (batch,).
         """
         if kind not in ("fro", "nuc", 2, -2):
-            raise ValueError(f'{type(self).__name__}.norm: expected "fro", "nuc", 2 or -2, got '
-                             f"{kind!r}.")  # fmt: skip
+            raise ValueError(
+                f'{type(self).__name__}.norm: expected "fro", "nuc", 2 or -2, got {kind!r}.'
+            )
         S, times = self._singular_values()
         if not S.shape[-1]:
             return S.new_zeros(S.shape[:-1])
@@ -450,7 +452,7 @@ class Dense(Operator):
 
     def __init__(self, matrix: Tensor) -> None:
         super().__init__()
-        shaped(self, "matrix", matrix, 2)
+        require_axes(self, "matrix", matrix, 2)
         hold(self, "matrix", matrix)
 
     @property
@@ -509,7 +511,7 @@ def _add_densely(A: Operator, B: Operator) -> Operator:
     return Dense(A.dense() + B.dense())
 
 
-def _is_zero(value: Any) -> bool:
+def _is_zero(value: object) -> bool:
     return isinstance(value, Real) and value == 0
 
 

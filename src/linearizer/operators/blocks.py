@@ -21,8 +21,8 @@ from .matrices import (
     matrix_solve,
     matrix_svd,
     own,
+    require_axes,
     scalar,
-    shaped,
 )
 from .rules import null_of, range_of, register
 
@@ -46,7 +46,7 @@ class BlockDiagonal(Operator):
 
     def __init__(self, blocks: Tensor) -> None:
         super().__init__()
-        shaped(self, "blocks", blocks, 3)
+        require_axes(self, "blocks", blocks, 3)
         hold(self, "blocks", blocks)
 
     @property
@@ -123,14 +123,14 @@ class BlockDiagonal(Operator):
             return super().svd(k)
         U, S, V = matrix_svd(self.blocks)  # (blocks, m, r), (blocks, r), (blocks, n, r)
         block, column = self._leading(S.detach(), k, "svd")
-        return SVD(self._placed(U, block, column), S[block, column], self._placed(V, block, column))
+        return SVD(self._place(U, block, column), S[block, column], self._place(V, block, column))
 
     def eig(self, k: int | None = None) -> Eig:
         if self.batch is not None:
             return super().eig(k)
         values, vectors = matrix_eig(self._squares("eig"))
         block, column = self._leading(values.detach().abs(), k, "eig")
-        return Eig(values[block, column], self._placed(vectors, block, column))
+        return Eig(values[block, column], self._place(vectors, block, column))
 
     def _squares(self, what: str) -> Tensor:
         self._square(what)
@@ -143,7 +143,7 @@ class BlockDiagonal(Operator):
         order = sizes.flatten().argsort(descending=True, stable=True)[:k]
         return order // sizes.shape[-1], order % sizes.shape[-1]
 
-    def _placed(self, columns: Tensor, block: Tensor, column: Tensor) -> Tensor:
+    def _place(self, columns: Tensor, block: Tensor, column: Tensor) -> Tensor:
         """Columns of blocks, (blocks, m, r), as columns of the whole, (blocks·m, k)."""
         whole = columns.new_zeros(len(block), *columns.shape[:2])
         i = torch.arange(len(block), device=columns.device)

@@ -3,7 +3,7 @@ r"""Depthwise convolutions, exact in Fourier space where they wrap around."""
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 import torch
 import torch.nn.functional as F
@@ -23,14 +23,20 @@ from .matrices import (
     peak,
     phases,
     reciprocal,
+    require_axes,
     scalar,
-    shaped,
     spectral_power,
 )
 from .rules import null_of, range_of, register
 
-if TYPE_CHECKING:
-    from .mixing import MixingConvolution
+
+class Kernel(Protocol):
+    """A convolution, with channels mixed or not."""
+
+    kernel: Tensor
+    image: tuple[int, int, int]
+    origin: tuple[int, int]
+    padding: str
 
 
 class Convolution(Operator):
@@ -66,7 +72,7 @@ class Convolution(Operator):
         origin: tuple[int, int] | None = None,
     ) -> None:
         super().__init__()
-        shaped(self, "kernel", kernel, 3)
+        require_axes(self, "kernel", kernel, 3)
         if padding not in ("circular", "zero"):
             raise ValueError(
                 f'Convolution: expected padding "circular" or "zero", got {padding!r}.'
@@ -111,7 +117,7 @@ class Convolution(Operator):
             out = correlate(image, self.kernel.unsqueeze(-3), self.origin, groups, "constant")
         return out.flatten(-3)
 
-    def resized(self, image: tuple[int, int, int]) -> Convolution:
+    def resize(self, image: tuple[int, int, int]) -> Convolution:
         """The very same kernel, learned with this one, on an image of another size."""
         check_resized(self, image)
         return Convolution(self.kernel, image, self.padding, self.origin)
@@ -313,19 +319,19 @@ def correlate(
     return out.movedim(-4, 0) if own else out
 
 
-def check_resized(A: Convolution | MixingConvolution, image: tuple[int, int, int]) -> None:
+def check_resized(A: Kernel, image: tuple[int, int, int]) -> None:
     """Refuse an image that the kernel does not fit, and a kernel that fits one image only."""
     (kh, kw), name = A.kernel.shape[-2:], type(A).__name__
     if len(image) != 3 or kh > image[1] or kw > image[2]:
         raise ValueError(
-            f"{name}.resized: expected an image (C, H, W) of at least {kh} × {kw} pixels, the size "
+            f"{name}.resize: expected an image (C, H, W) of at least {kh} × {kw} pixels, the size "
             f"of the kernel, got {tuple(image)}. Pad the image."
         )
     corner = A.origin in ((0, 0), (kh - 1, kw - 1))  # of such a result, and of its transpose
     wrapped = A.padding == "circular" and corner and (kh, kw) == A.image[1:]
     if wrapped and kh * kw > 1 and tuple(image) != A.image:
         raise ValueError(
-            f"{name}.resized: expected a kernel smaller than its image, got one that fills it, as "
+            f"{name}.resize: expected a kernel smaller than its image, got one that fills it, as "
             "that of a product, a power or an inverse does: it wraps around this size. Resize the "
             "small kernels first, then compute."
         )

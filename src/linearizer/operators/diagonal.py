@@ -19,8 +19,8 @@ from .matrices import (
     real_log,
     real_power,
     reciprocal,
+    require_axes,
     scalar,
-    shaped,
     unit_columns,
 )
 from .rules import null_of, range_of, register
@@ -38,7 +38,7 @@ class Diagonal(Operator):
 
     def __init__(self, diagonal: Tensor) -> None:
         super().__init__()
-        shaped(self, "diagonal", diagonal, 1)
+        require_axes(self, "diagonal", diagonal, 1)
         hold(self, "diagonal", diagonal)
 
     @property
@@ -137,7 +137,7 @@ class Projector(Operator):
 
     def __init__(self, logits: Tensor) -> None:
         super().__init__()
-        shaped(self, "logits", logits, 1)
+        require_axes(self, "logits", logits, 1)
         hold(self, "logits", logits)
 
     @property

@@ -36,11 +36,11 @@ from .matrices import (
     precise,
     real_log,
     real_power,
+    require_axes,
     rows,
     safe,
     safe_qr,
     scalar,
-    shaped,
     singular,
     top,
 )
@@ -168,7 +168,7 @@ class LowRank(Operator):
         """The same operator with the singular values ≤ rtol·σ_max dropped."""
         return LowRank(*compress_factors(self.U, self.V, self._rtol(rtol)))
 
-    def _reduced(self) -> tuple[Tensor, Tensor, Tensor]:
+    def _reduce(self) -> tuple[Tensor, Tensor, Tensor]:
         """P, M, Q with A = P M Qᵀ, P and Q orthonormal columns, M small."""
         P, R = safe_qr(finite(self.U, "LowRank"))
         Q, L = safe_qr(finite(self.V, "LowRank"))
@@ -197,7 +197,7 @@ class LowRank(Operator):
         return super().log()
 
     def pinv(self, rtol: float | None = None) -> Operator:
-        P, M, Q = self._reduced()
+        P, M, Q = self._reduce()
         if not self._loses_gradient(P, Q):
             return LowRank(Q @ matrix_pinv(M, self._rtol(rtol)), own(P))
         with torch.no_grad():
@@ -228,7 +228,7 @@ class LowRank(Operator):
             raise singular(self, what)
 
     def svd(self, k: int | None = None) -> SVD:
-        P, M, Q = self._reduced()
+        P, M, Q = self._reduce()
         lost = self._loses_gradient(P, Q)
         U, S, V = matrix_svd(M.detach() if lost else M)
         whole = fix_signs(SVD(P @ U, S, Q @ V))
@@ -239,7 +239,7 @@ class LowRank(Operator):
         return self._with_zero().eig(k)
 
     def _singular_values(self) -> tuple[Tensor, Tensor | None]:
-        P, M, Q = self._reduced()
+        P, M, Q = self._reduce()
         S = self.svd().S if self._loses_gradient(P, Q) else torch.linalg.svdvals(M)
         return _append(S, S.new_zeros(()), min(self.shape) - S.shape[-1])
 
@@ -285,7 +285,7 @@ class ScaledIdentityPlusLowRank(Operator):
         super().__init__()
         if not isinstance(alpha, Tensor):
             alpha = U.new_tensor(alpha)
-        shaped(self, "alpha", alpha, 0)
+        require_axes(self, "alpha", alpha, 0)
         hold_factors(self, U, V)
         if alpha.dtype != U.dtype or alpha.device != U.device:
             raise ValueError(
@@ -332,7 +332,7 @@ class ScaledIdentityPlusLowRank(Operator):
         U, V = compress_factors(self.U, self.V, self._rtol(rtol), self.alpha.abs())
         return ScaledIdentityPlusLowRank(own(self.alpha), U, V)
 
-    def _reduced(self) -> tuple[Tensor, Tensor]:
+    def _reduce(self) -> tuple[Tensor, Tensor]:
         """Q, M with A = α(I − QQᵀ) + Q M Qᵀ, Q orthonormal columns spanning [U V]."""
         finite(self.alpha, "αI + UVᵀ")
         Q, _ = safe_qr(finite(cat(self.U, self.V), "αI + UVᵀ"))
@@ -374,7 +374,7 @@ class ScaledIdentityPlusLowRank(Operator):
         return ScaledIdentityPlusLowRank(power[0][..., 0, 0], self.U @ power[1], own(self.V))
 
     def _fractional_power(self, p: float) -> ScaledIdentityPlusLowRank:
-        Q, M = self._reduced()
+        Q, M = self._reduce()
         outside = Q.shape[-1] < self.shape[0]
         if self._loses_gradient(Q):
             return self._power_by_quotient(p)
@@ -398,7 +398,7 @@ class ScaledIdentityPlusLowRank(Operator):
         return ScaledIdentityPlusLowRank(power, self.U @ small, own(self.V))
 
     def log(self) -> ScaledIdentityPlusLowRank:
-        Q, M = self._reduced()
+        Q, M = self._reduce()
         if self._loses_gradient(Q):
             raise self._no_gradient("log")
         inside = Q.shape[-1] == self.shape[0]
@@ -429,7 +429,7 @@ class ScaledIdentityPlusLowRank(Operator):
         if self.U.shape[-1] >= self.shape[0]:
             return super()._solve(w)
         with torch.no_grad():
-            Q, M = self._reduced()
+            Q, M = self._reduce()
             if Q.shape[-1] < self.shape[0]:
                 size = peak(M.abs().flatten(-2)).squeeze(-1)
                 if (self.alpha.abs() <= torch.finfo(self.dtype).eps * size).any():
@@ -454,7 +454,7 @@ class ScaledIdentityPlusLowRank(Operator):
 
     def pinv(self, rtol: float | None = None) -> Operator:
         with torch.no_grad():
-            Q, M = self._reduced()
+            Q, M = self._reduce()
             S = torch.linalg.svdvals(M)
             outside = self._outside(Q, S)
             cut = self._rtol(rtol) * torch.maximum(peak(S), outside)
@@ -463,7 +463,7 @@ class ScaledIdentityPlusLowRank(Operator):
             regular = bool((cut < S).all() and (inside or kept_outside.all()))
         if regular and needs_gradient(self.alpha, self.U, self.V):
             return self.inverse()
-        if not self._loses_gradient((graph := self._reduced())[0]):
+        if not self._loses_gradient((graph := self._reduce())[0]):
             return self._pinv_with(*graph, kept_outside, cut)
         with torch.no_grad():
             result = self._pinv_with(Q, M, kept_outside, cut)
@@ -485,7 +485,7 @@ class ScaledIdentityPlusLowRank(Operator):
         return outside.unsqueeze(-1).expand(*S.shape[:-1], 1)
 
     def _singular_values(self) -> tuple[Tensor, Tensor | None]:
-        Q, M = self._reduced()
+        Q, M = self._reduce()
         S = self._inner_svd(Q, M).S if self._loses_gradient(Q) else torch.linalg.svdvals(M)
         return _append(S, self.alpha.abs(), self.shape[0] - S.shape[-1])
 
@@ -516,7 +516,7 @@ class ScaledIdentityPlusLowRank(Operator):
         return _with_svd_gradient(self, SVD(Q @ U, S, Q @ V), self._a)
 
     def svd(self, k: int | None = None) -> SVD:
-        Q, M = self._reduced()
+        Q, M = self._reduce()
         U, S, V = self._inner_svd(Q, M)
         S, order, outer = self._merge(S, self.alpha.abs(), k, Q, "svd")
         sign = torch.where(self.alpha < 0, -1.0, 1.0).to(Q)[..., None, None]
@@ -525,7 +525,7 @@ class ScaledIdentityPlusLowRank(Operator):
         return fix_signs(SVD(U, S, V))
 
     def eig(self, k: int | None = None) -> Eig:
-        Q, M = self._reduced()
+        Q, M = self._reduce()
         if self._loses_gradient(Q):
             raise self._no_gradient("eig")
         values, vectors = matrix_eig(M)
@@ -639,7 +639,7 @@ def _null_by_svd(A: Operator, rtol: float) -> Operator:
 def _split(A: ScaledIdentityPlusLowRank, rtol: float, right: bool) -> Operator:
     """Onto what A keeps, on the right or on the left: I less what it cuts, where α is kept."""
     with torch.no_grad():
-        Q, M = A._reduced()
+        Q, M = A._reduce()
         U, S, V = matrix_svd(M)
         outside = A._outside(Q, S)
         cut = rtol * torch.maximum(peak(S), outside)

@@ -4,15 +4,28 @@ from __future__ import annotations
 
 import math
 import operator
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor, nn
 
 from .derivatives import needs_gradient, refuse_twice, truncated_pinv
 
-if TYPE_CHECKING:
-    from .base import Operator
+
+class Sized(Protocol):
+    """What these functions need to know of an operator."""
+
+    @property
+    def shape(self) -> tuple[int, int]: ...
+
+    @property
+    def dtype(self) -> torch.dtype: ...
+
+    @property
+    def device(self) -> torch.device: ...
+
+    @property
+    def batch(self) -> Any: ...
 
 
 class SVD(NamedTuple):
@@ -43,7 +56,7 @@ def hold(module: nn.Module, name: str, tensor: Tensor) -> None:
         module.register_buffer(name, tensor)
 
 
-def shaped(module: Operator, name: str, tensor: Tensor, ndim: int) -> None:
+def require_axes(module: nn.Module, name: str, tensor: Tensor, ndim: int) -> None:
     kind = type(module).__name__
     if not isinstance(tensor, Tensor) or not tensor.is_floating_point():
         came = tensor.dtype if isinstance(tensor, Tensor) else type(tensor).__name__
@@ -55,10 +68,10 @@ def shaped(module: Operator, name: str, tensor: Tensor, ndim: int) -> None:
         )
 
 
-def hold_factors(module: Operator, U: Tensor, V: Tensor) -> None:
+def hold_factors(module: nn.Module, U: Tensor, V: Tensor) -> None:
     kind = type(module).__name__
-    shaped(module, "U", U, 2)
-    shaped(module, "V", V, 2)
+    require_axes(module, "U", U, 2)
+    require_axes(module, "V", V, 2)
     if U.shape[-1] != V.shape[-1] or U.dtype != V.dtype or U.device != V.device:
         raise ValueError(
             f"{kind}: expected U (m, r) and V (n, r) of one rank, dtype and device, got "
@@ -98,7 +111,7 @@ def middle(t: Tensor, z: Tensor, ndim: int) -> Tensor:
     return t.reshape(t.shape[0], *(1,) * (z.ndim - 1 - len(own)), *own)
 
 
-def scalar(c: float | Tensor, like: Operator, axes: int) -> Tensor:
+def scalar(c: float | Tensor, like: Sized, axes: int) -> Tensor:
     """c as a tensor that multiplies something with ``axes`` axes after the batch axis."""
     c = torch.as_tensor(c, dtype=like.dtype, device=like.device)
     if c.ndim > 1 or (c.ndim == 1 and like.batch not in (None, c.shape[0])):
@@ -248,7 +261,7 @@ def matrix_projector(M: Tensor, rtol: float, null: bool = False) -> Tensor:
     return eye_like(P) - P if null else P
 
 
-def matrix_solve(M: Tensor, w: Tensor, A: Operator, blocks: bool = False) -> Tensor:
+def matrix_solve(M: Tensor, w: Tensor, A: Sized, blocks: bool = False) -> Tensor:
     """M⁻¹ w for columns w, (..., n, k), by LU with pivots; an error where M is singular."""
     M = finite(M, "solve")
     if not M.numel():
@@ -319,20 +332,20 @@ def phases(rows: int, period: int, taps: int, origin: int, like: Tensor) -> Tens
     return torch.polar(torch.ones_like(turns), 2 * torch.pi * turns)
 
 
-def singular(A: Operator, what: str = "inverse") -> ValueError:
+def singular(A: Sized, what: str = "inverse") -> ValueError:
     return ValueError(
         f"{type(A).__name__}.{what}: the operator is singular to working precision. "
         "Use pinv(rtol), the least-norm inverse."
     )
 
 
-def nonsingular(d: Tensor, A: Operator) -> None:
+def nonsingular(d: Tensor, A: Sized) -> None:
     size = finite(d, "inverse").abs()
     if (size <= torch.finfo(A.dtype).eps * peak(size)).any():
         raise singular(A)
 
 
-def matrix_inverse(M: Tensor, A: Operator, blocks: bool = False) -> Tensor:
+def matrix_inverse(M: Tensor, A: Sized, blocks: bool = False) -> Tensor:
     """M⁻¹; with ``blocks``, of the diagonal blocks (axis −3) of one matrix, judged together."""
     inverse, info = torch.linalg.inv_ex(finite(M, "inverse"))
     if M.numel():
@@ -352,7 +365,7 @@ def real_power(d: Tensor, p: float) -> Tensor:
     return torch.where(d == 0, torch.zeros_like(d), safe(d) ** p)
 
 
-def spectral_power(values: Tensor, p: float, A: Operator) -> Tensor:
+def spectral_power(values: Tensor, p: float, A: Sized) -> Tensor:
     """Principal power of all Fourier multipliers; self-conjugate ones must not be negative."""
     size, eps = finite(values, "power").abs(), torch.finfo(A.dtype).eps
     scale = size.amax((-3, -2, -1), keepdim=True)

@@ -24,8 +24,8 @@ from .matrices import (
     matrix_solve,
     peak,
     precise,
+    require_axes,
     scalar,
-    shaped,
 )
 from .rules import null_of, range_of, register
 
@@ -48,7 +48,7 @@ class MixingConvolution(Operator):
     Example:
         >>> kernel = 0.05 * torch.ones(3, 3, 2, 2)
         >>> kernel[..., 0, 0] += torch.eye(3)
-        >>> A = MixingConvolution(kernel, (3, 8, 8)).resized((3, 64, 48))
+        >>> A = MixingConvolution(kernel, (3, 8, 8)).resize((3, 64, 48))
         >>> z = torch.randn(1, A.shape[1])
         >>> A.rank(), torch.allclose(A.inverse()(A(z)), z, atol=1e-4)
         (9216, True)
@@ -61,7 +61,7 @@ class MixingConvolution(Operator):
         self, kernel: Tensor, image: tuple[int, int, int], origin: tuple[int, int] | None = None
     ) -> None:
         super().__init__()
-        shaped(self, "kernel", kernel, 4)
+        require_axes(self, "kernel", kernel, 4)
         if len(image) != 3 or kernel.shape[-3] != image[0]:
             raise ValueError(
                 "MixingConvolution: expected a kernel (C_out, C_in, kh, kw) for an image "
@@ -106,7 +106,7 @@ class MixingConvolution(Operator):
         )
         return torch.fft.irfft2(waves, s=(H, W)).flatten(-3)
 
-    def resized(self, image: tuple[int, int, int]) -> MixingConvolution:
+    def resize(self, image: tuple[int, int, int]) -> MixingConvolution:
         """The very same kernel, learned with this one, on an image of another size."""
         check_resized(self, image)
         return MixingConvolution(self.kernel, image, self.origin)

@@ -24,9 +24,9 @@ from .matrices import (
     precise,
     real_log,
     real_power,
+    require_axes,
     safe,
     scalar,
-    shaped,
     unit_columns,
 )
 from .rules import null_of, range_of, register
@@ -58,7 +58,7 @@ class Spirals(Operator):
         super().__init__()
         single = real.new_zeros(0) if single is None else single
         for name, value in (("real", real), ("imag", imag), ("single", single)):
-            shaped(self, name, value, 1)
+            require_axes(self, name, value, 1)
         if real.shape != imag.shape:
             raise ValueError(
                 "Spirals: expected real and imag of one shape, got "

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import html
+import io
 import math
+import re
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -50,21 +53,20 @@ body { font: 16px/1.5 system-ui, sans-serif; max-width: 60rem; margin: 2rem auto
 h1, h2 { line-height: 1.2; overflow-wrap: anywhere; } h2 { margin-top: 2.2rem; }
 figure { margin: 1rem 0; } figcaption { font-size: .9rem; opacity: .8; }
 img { max-width: 100%; height: auto; background: #fff; border-radius: 4px; }
-svg { width: 100%; height: auto; display: block; } svg text { font-size: 12px; fill: currentColor; }
+svg { width: 100%; height: auto; display: block; }
 table { border-collapse: collapse; display: block; overflow-x: auto; }
 th, td { text-align: left; vertical-align: top; padding: .25rem .8rem .25rem 0;
   border-bottom: 1px solid #8885; }
 pre { overflow-x: auto; font-size: .8rem; line-height: 1.35; }
-.key { margin-right: 1.2rem; white-space: nowrap; }
-.key svg { width: 2rem; height: .6rem; display: inline; }
 """
 
-#: Of lines, to be told apart on white and on black, and by their dashes where colours cannot be.
+#: Colours of lines, to be told apart on white and on black, and dashes where colours cannot be.
 COLOURS = ("#0b84d8", "#e0592a", "#2ca25f", "#b052c0", "#b8860b", "#6f7bd9", "#d64f8a", "#5f8f3c")
-DASHES = ("", "7 3", "2 2", "9 3 2 3")
-WIDTH, HEIGHT, LEFT, RIGHT, ABOVE, BELOW = 720, 260, 64, 10, 8, 40
+DASHES = ("-", (0, (4, 2)), (0, (1, 1)), (0, (5, 2, 1, 2)))
 #: Points of a line that are drawn, at most.
 DRAWN = 400
+#: What matplotlib draws in this colour gets the page's own text colour, light or dark.
+INK = "#010203"
 
 
 def write_page(path: Path, title: str, blocks: Iterable[Block]) -> None:
@@ -73,8 +75,8 @@ def write_page(path: Path, title: str, blocks: Iterable[Block]) -> None:
 
 
 def page(title: str, blocks: Iterable[Block]) -> str:
-    """The page as text."""
-    body = "\n".join(_html(block) for block in blocks)
+    """Return the page as text."""
+    body = "\n".join(_html(block, number) for number, block in enumerate(blocks))
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         f'<meta name="viewport" content="width=device-width, initial-scale=1">'
@@ -84,12 +86,12 @@ def page(title: str, blocks: Iterable[Block]) -> str:
 
 
 def is_png(path: Path) -> bool:
-    """Whether a file begins and ends as a PNG does, so that a browser shows all of it."""
+    """Return whether a file begins and ends as a PNG, so that a browser shows all of it."""
     data = path.read_bytes()
     return data.startswith(b"\x89PNG\r\n\x1a\n") and data[-8:-4] == b"IEND"
 
 
-def _html(block: Block) -> str:
+def _html(block: Block, number: int) -> str:
     if isinstance(block, Text):
         head = f"<h2>{html.escape(block.heading)}</h2>\n" if block.heading else ""
         tag = "pre" if block.plain else "p"
@@ -102,7 +104,7 @@ def _html(block: Block) -> str:
             f"<figcaption>{caption}</figcaption></figure>"
         )
     if isinstance(block, Curves):
-        return _curves(block)
+        return _curves(block, f"figure{number}-")
     head = "".join(f"<th>{html.escape(c)}</th>" for c in block.head)
     rows = "".join(
         "<tr>" + "".join(f"<td>{html.escape(c)}</td>" for c in row) + "</tr>" for row in block.rows
@@ -113,93 +115,73 @@ def _html(block: Block) -> str:
 # -- curves --------------------------------------------------------------------------------
 
 
-def _curves(block: Curves) -> str:
-    """An SVG in the page's own text colour, so that it is read on light and on dark."""
+def _curves(block: Curves, prefix: str) -> str:
+    """Draw the curves as an SVG inside the page, whose ids begin with ``prefix``."""
     series = {name: _finite(points) for name, points in block.series.items()}
     series = {name: points for name, points in series.items() if points}
     caption = html.escape(block.caption)
     if not series:
         return f"<p>{caption} Nothing that can be drawn.</p>"
-    xs = [x for points in series.values() for x, _ in points]
-    ys = [y for points in series.values() for _, y in points]
-    log = min(ys) > 0 and max(ys) > 30 * min(ys)
-    across, up = _Axis(min(xs), max(xs), False), _Axis(min(ys), max(ys), log)
-    parts = []
-    for value in up.ticks:
-        y = ABOVE + (HEIGHT - ABOVE - BELOW) * (1 - up.place(value))
-        parts.append(
-            f'<line x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{y:.1f}" y2="{y:.1f}" '
-            'stroke="currentColor" stroke-opacity=".18"/>'
-            f'<text x="{LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{value:.3g}</text>'
-        )
-    for value in across.ticks:
-        x = LEFT + (WIDTH - LEFT - RIGHT) * across.place(value)
-        parts.append(f'<text x="{x:.1f}" y="{HEIGHT - 22}" text-anchor="middle">{value:g}</text>')
-    middle = LEFT + (WIDTH - LEFT - RIGHT) / 2
-    parts.append(
-        f'<text x="{middle}" y="{HEIGHT - 4}" text-anchor="middle">{html.escape(block.across)}'
-        "</text>"
-    )
-    keys = []
-    for i, (name, points) in enumerate(series.items()):
-        stroke = (
-            f'stroke="{COLOURS[i % len(COLOURS)]}" stroke-width="1.8" '
-            f'stroke-dasharray="{DASHES[i % len(DASHES)]}"'
-        )
-        places = [
-            (
-                LEFT + (WIDTH - LEFT - RIGHT) * across.place(x),
-                ABOVE + (HEIGHT - ABOVE - BELOW) * (1 - up.place(y)),
-            )
-            for x, y in _thinned(points)
-        ]
-        line = " ".join(f"{x:.1f},{y:.1f}" for x, y in places)
-        parts.append(f'<polyline fill="none" {stroke} points="{line}"/>')
-        if len(places) <= 64:
-            parts += [
-                f'<circle cx="{x:.1f}" cy="{y:.1f}" r="2" fill="{COLOURS[i % len(COLOURS)]}"/>'
-                for x, y in places
-            ]
-        keys.append(
-            f'<span class="key"><svg viewBox="0 0 32 8" aria-hidden="true"><line x1="0" x2="32" '
-            f'y1="4" y2="4" {stroke}/></svg> {html.escape(name)} ({points[-1][1]:.4g})</span>'
-        )
+    heights = [y for points in series.values() for _, y in points]
+    log = min(heights) > 0 and max(heights) > 30 * min(heights)
+    text = _draw(series, block.across, log)
+    # What an SVG file needs and one inside a page does not; ids differ from those of other figures.
+    text = re.sub(r"<!--.*?-->|<metadata>.*?</metadata>|<style.*?</style>", "", text, flags=re.S)
+    text = text[text.index("<svg") :].replace("xlink:href", "href").replace(INK, "currentColor")
+    text = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{prefix}", text)
+    box = re.search(r'viewBox="[^"]*"', text)
+    assert box is not None
+    head = f'<svg {box.group()} role="img" aria-label="{caption}">'
+    text = re.sub(r"<svg[^>]*>", lambda found: head, text, count=1)
     scale = " The scale is logarithmic." if log else ""
-    return (
-        f'<figure><svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img" aria-label="{caption}">'
-        f"{''.join(parts)}</svg><figcaption>{''.join(keys)}<br>{caption}{scale}</figcaption>"
-        "</figure>"
+    return f"<figure>{text}<figcaption>{caption}{scale}</figcaption></figure>"
+
+
+def _draw(series: Mapping[str, list[tuple[float, float]]], across: str, log: bool) -> str:
+    """Return matplotlib's SVG file of the curves, with a legend and text as text."""
+    from matplotlib import rc_context
+    from matplotlib.figure import Figure
+    from matplotlib.ticker import FuncFormatter, NullFormatter
+
+    file = io.StringIO()
+    how = rc_context(
+        {
+            "svg.fonttype": "none",
+            "svg.hashsalt": "linearizer",
+            "path.simplify": False,
+            "text.parse_math": False,
+        }
     )
+    with how, warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # letters that matplotlib's own fonts lack
+        figure = Figure(figsize=(8, 3), layout="constrained")
+        axes = figure.add_subplot(xlabel=across, yscale="log" if log else "linear")
+        for i, (name, points) in enumerate(series.items()):
+            axes.plot(
+                *zip(*_thin(points), strict=True),
+                color=COLOURS[i % len(COLOURS)],
+                linestyle=DASHES[i % len(DASHES)],
+                marker="." if len(points) <= 64 else "",
+                label=f"{name.lstrip('_')} ({points[-1][1]:.4g})",
+                gid=f"curve-{i}",
+            )
+        axes.grid(color=INK, alpha=0.15)
+        axes.tick_params(which="both", color=INK, labelcolor=INK)
+        axes.xaxis.label.set_color(INK)
+        axes.spines[:].set_visible(False)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:.3g}"))
+        axes.yaxis.set_minor_formatter(NullFormatter())
+        figure.legend(loc="outside upper left", ncols=4, frameon=False, labelcolor=INK)
+        figure.savefig(file, format="svg", transparent=True, metadata={"Date": None})
+    return file.getvalue()
 
 
 def _finite(points: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     return [(float(x), float(y)) for x, y in points if math.isfinite(x) and math.isfinite(y)]
 
 
-def _thinned(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
-    """At most ``DRAWN`` of them, evenly, with both ends."""
+def _thin(points: list[tuple[float, float]]) -> list[tuple[float, float]]:
+    """Return at most ``DRAWN`` of them, evenly, with both ends."""
     if len(points) <= DRAWN:
         return points
     return [points[round(i * (len(points) - 1) / (DRAWN - 1))] for i in range(DRAWN)]
-
-
-class _Axis:
-    """Where values are between the ends, 0 to 1, and the round ones among them."""
-
-    def __init__(self, low: float, high: float, log: bool) -> None:
-        from matplotlib.ticker import LogLocator, MaxNLocator
-
-        if low == high:
-            low, high = (low - 0.5, high + 0.5) if not log else (low / 2, high * 2)
-        self.log = log
-        locator = LogLocator(numticks=6) if log else MaxNLocator(6)
-        found = [float(v) for v in locator.tick_values(low, high)]
-        inside = [v for v in found if low <= v <= high]
-        self.ticks = inside if len(inside) > 1 else [low, high]
-        self.low, self.high = self._scaled(low), self._scaled(high)
-
-    def _scaled(self, value: float) -> float:
-        return math.log10(value) if self.log else value
-
-    def place(self, value: float) -> float:
-        return (self._scaled(value) - self.low) / (self.high - self.low)

@@ -27,12 +27,12 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from .bijections import ActNorm, Bijection, Chain, InvertibleLinear, OnPart, SpatialSplit2x2
-from .bijections.adapters import NormflowsBijection, ZukoBijection, _Adapter
-from .bijections.mixing import _mix
-from .bijections.reshape import _shuffle, _unshuffle
-from .linearizer import Linearizer
-from .operators import (
+from ..bijections import ActNorm, Bijection, Chain, InvertibleLinear, OnPart, SpatialSplit2x2
+from ..bijections.adapters import NormflowsBijection, ZukoBijection, _Adapter
+from ..bijections.mixing import _mix
+from ..bijections.reshape import _shuffle, _unshuffle
+from ..linearizer import Linearizer
+from ..operators import (
     Convolution,
     Dense,
     Diagonal,
@@ -43,7 +43,7 @@ from .operators import (
     Projector,
     ScaledIdentityPlusLowRank,
 )
-from .operators.convolution import multiplier
+from ..operators.convolution import multiplier
 
 __all__ = ["FORMATS", "Exported", "export", "frozen", "register"]
 
@@ -82,7 +82,7 @@ def frozen(f: Linearizer) -> nn.Module:
         >>> torch.allclose(frozen(f)(x), f(x), atol=1e-4)
         True
     """
-    return _freeze(_copied(f))
+    return _freeze(_copy(f))
 
 
 def export(
@@ -106,7 +106,7 @@ def export(
     if format == "onnx":
         for package in ("onnx", "onnxscript", "onnxruntime"):
             _package(package)
-    twin = _copied(f)  # some peers' layers set themselves on a first pass: not in f
+    twin = _copy(f)  # some peers' layers set themselves on a first pass: not in f
     with torch.no_grad():
         # Batches of n, 1 and n + 1 points: a graph that fixed its batch size shows.
         x = example.detach()
@@ -163,7 +163,7 @@ def _check_map(f: Linearizer) -> None:
 # -- freezing ----------------------------------------------------------------------------------
 
 
-def _copied(module: Module) -> Module:
+def _copy(module: Module) -> Module:
     """A copy without gradients; results of a computation, which deepcopy refuses, included."""
     memo: dict[int, Any] = {}
     for t in itertools.chain(module.parameters(), module.buffers()):
@@ -232,7 +232,7 @@ def register(cls: type[Operator] | type[Bijection]) -> Callable[[Plain], Plain]:
         cls: The class.
 
     Example:
-        >>> from linearizer.export import register
+        >>> from linearizer.runs.export import register
         >>> class Shuffle(Bijection):
         ...     def forward(self, x): return torch.pixel_shuffle(x, 2)
         ...     def inverse(self, z): return torch.pixel_unshuffle(z, 2)
@@ -476,12 +476,12 @@ class _Fourier(nn.Module):
         waves = z.unflatten(1, self.image) @ self.columns  # (batch, C, H, 2K)
         waves = self.rows @ torch.cat([waves[..., :K], waves[..., K:]], -2)  # (batch, C, 2H, K)
         turned = torch.cat([waves[..., H:, :], waves[..., :H, :]], -2)
-        waves = self.rows.mT @ (_multiplied(self.real, waves) + _multiplied(self.imag, turned))
+        waves = self.rows.mT @ (_multiply(self.real, waves) + _multiply(self.imag, turned))
         waves = torch.cat([waves[..., :H, :], waves[..., H:, :]], -1)
         return (waves @ self.back).flatten(1)
 
 
-def _multiplied(m: Tensor, waves: Tensor) -> Tensor:
+def _multiply(m: Tensor, waves: Tensor) -> Tensor:
     """Each channel by its own m (C, H, K), or all of them by matrices (C_out, C, H, K)."""
     return m * waves if m.ndim == 3 else torch.einsum("oihk,bihk->bohk", m, waves)
 
@@ -550,7 +550,7 @@ def _write_torch(
     f: Linearizer, module: nn.Module, x: Tensor, path: Path
 ) -> tuple[Run, torch.dtype]:
     with _quiet():
-        torch.export.save(_captured(f, module, x), path)
+        torch.export.save(_capture(f, module, x), path)
         run = torch.export.load(path).module()
     return run, x.dtype
 
@@ -578,9 +578,9 @@ def _write_onnx(f: Linearizer, module: nn.Module, x: Tensor, path: Path) -> tupl
 
 
 def _convert(f: Linearizer, module: nn.Module, x: Tensor, path: Path) -> None:
-    from . import __version__
+    from .. import __version__
 
-    program = _captured(f, module, x)
+    program = _capture(f, module, x)
     try:
         with _quiet():
             converted = torch.onnx.export(
@@ -631,7 +631,7 @@ def _session(path: Path) -> Run:
     return run
 
 
-def _captured(f: Linearizer, module: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
+def _capture(f: Linearizer, module: nn.Module, x: Tensor) -> torch.export.ExportedProgram:
     # Two points, as a batch of one would be taken for a constant; zeros, as the file keeps them.
     example = x.new_zeros(2, *x.shape[1:])
     shapes = ({0: torch.export.Dim("batch")},)

@@ -13,19 +13,19 @@ from typing import Any
 
 from torch import nn
 
-from . import __version__, apps
-from .checkpoint import (
+from .. import __version__
+from ..apps.registry import find_app
+from ..training.checkpoint import (
     HUB_WEIGHTS,
     METRICS,
-    find,
-    load,
+    best_measures,
     read_config,
     read_metrics,
     tensors_of,
-    validated,
     write_config,
     write_weights,
 )
+from .store import find, load
 
 try:
     from huggingface_hub import ModelCard, ModelHubMixin
@@ -63,7 +63,7 @@ class HubModel(ModelHubMixin, library_name="linearizer"):
         numbers = {
             "steps": max((r["step"] for r in rows), default=None),
             "seconds": max((r["seconds"] for r in rows if "seconds" in r), default=None),
-            "validation": validated(config, rows),
+            "validation": best_measures(config, rows),
         }
         return cls(load(folder), config, numbers)
 
@@ -96,15 +96,29 @@ class HubModel(ModelHubMixin, library_name="linearizer"):
         app, data = self.run["app"], (self.run.get("data") or {}).get("name")
         count = sum(p.numel() for p in self.model.parameters())
         lines = [
-            "---", "library_name: linearizer", "tags:", "- linearizer", f"- {app}", "---", "",
-            f"# {app} on {data}" if data else f"# {app}", "",
-            f"{apps.APPS[app].capitalize()}. A Linearizer, f(x) = g_y⁻¹(A g_x(x)): exactly linear "
-            "between the vector spaces that its invertible networks g induce (*Who Said Neural "
-            "Networks Aren't Linear?*, Berman, Hallak, Shocher).", "",
-            "```python", "from linearizer.hub import HubModel", "",
-            'model = HubModel.from_pretrained("this repository, or its folder").model', "```", "",
-            "| | |", "|---|---|", f"| parameters | {count:,} |",
-        ]  # fmt: skip
+            "---",
+            "library_name: linearizer",
+            "tags:",
+            "- linearizer",
+            f"- {app}",
+            "---",
+            "",
+            f"# {app} on {data}" if data else f"# {app}",
+            "",
+            f"{find_app(app).summary.capitalize()}. A Linearizer, f(x) = g_y⁻¹(A g_x(x)): exactly "
+            "linear between the vector spaces that its networks g induce (*Who Said Neural "
+            "Networks Aren't Linear?*, Berman, Hallak, Shocher).",
+            "",
+            "```python",
+            "from linearizer.runs.hub import HubModel",
+            "",
+            'model = HubModel.from_pretrained("this repository, or its folder").model',
+            "```",
+            "",
+            "| | |",
+            "|---|---|",
+            f"| parameters | {count:,} |",
+        ]
         if self.numbers.get("steps"):
             lines.append(f"| steps | {self.numbers['steps']:,} |")
         if self.numbers.get("seconds"):
@@ -112,6 +126,13 @@ class HubModel(ModelHubMixin, library_name="linearizer"):
         for name, value in (self.numbers.get("validation") or {}).items():
             lines.append(f"| {name} (validation) | {value:.4g} |")
         settings = {k: v for k, v in self.run.items() if k in ("data", "model", "training")}
-        lines += ["", f"Written by linearizer {__version__}. Settings:", "",
-                  "```json", json.dumps(settings, indent=2), "```", ""]  # fmt: skip
+        lines += [
+            "",
+            f"Written by linearizer {__version__}. Settings:",
+            "",
+            "```json",
+            json.dumps(settings, indent=2),
+            "```",
+            "",
+        ]
         return "\n".join(lines)

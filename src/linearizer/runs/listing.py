@@ -6,9 +6,17 @@ from datetime import datetime, timezone
 from pathlib import Path
 from typing import NamedTuple
 
-from .checkpoint import CONFIG, HUB_WEIGHTS, METRICS, WEIGHTS, read_config, read_metrics, validated
+from ..training.checkpoint import (
+    CONFIG,
+    HUB_WEIGHTS,
+    METRICS,
+    WEIGHTS,
+    best_measures,
+    read_config,
+    read_metrics,
+)
 
-__all__ = ["Row", "listing"]
+__all__ = ["Row", "list_runs"]
 
 
 class Row(NamedTuple):
@@ -26,7 +34,7 @@ class Row(NamedTuple):
     problem: str
 
 
-def listing(folder: Path) -> list[Row]:
+def list_runs(folder: Path) -> list[Row]:
     """All runs below a folder, the latest first; a broken one is a line with its problem."""
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"runs: expected a folder, but {folder} is a file.")
@@ -47,7 +55,7 @@ def _row(run: Path) -> Row:
     try:
         config = read_config(run)
         rows = read_metrics(run / METRICS)
-        measured = validated(config, rows)
+        measured = best_measures(config, rows)
     except (ValueError, OSError) as problem:
         return Row(str(run), "?", "?", 0, 0, "", None, 0.0, changed, str(problem))
     metric = str((config["metric"] or {}).get("name", ""))

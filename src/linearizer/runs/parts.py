@@ -27,11 +27,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils import parametrize
 
-from . import bijections, families, linearizer, nets, operators, spaces
-from .bijections import Bijection, Chain
-from .linearizer import Linearizer
-from .operators import Operator
-from .spaces import Space
+from .. import bijections, families, linearizer, nets, operators, spaces
+from ..bijections import Bijection, Chain
+from ..linearizer import Linearizer
+from ..operators import Operator
+from ..spaces import Space
 
 __all__ = ["DERIVED", "describe", "known", "register", "restore"]
 
@@ -69,8 +69,9 @@ _LAYERS: dict[type[nn.Module], tuple[str, ...]] = {
     )
     for kind in kinds
 }  # fmt: skip
-#: Networks that an application has inside its g, and which one.
-_IN_APPS = {"Across": "forecast", "_Far": "projector", "_Flagged": "flow"}
+_PACKAGE = __name__.split(".")[0]
+#: Networks that an application has inside its g, and in which module.
+_IN_APPS = {"Across": "forecast.model", "_Far": "projector.model", "_Flagged": "flow.model"}
 _CONTAINERS = (nn.Sequential, nn.ModuleList, nn.ModuleDict)
 _DTYPES = {
     str(dtype).removeprefix("torch."): dtype
@@ -212,7 +213,7 @@ class _Writer:
         self._numbers[id(module)] = None
         entry = self._start(module, path)
         twin = self._twins.get(id(module._buffers))
-        if twin is not None:  # made by resized: whatever one of the two holds, both hold
+        if twin is not None:  # made by resize: whatever one of the two holds, both hold
             entry["twin"] = twin
         else:
             for key, held in (("parameters", module._parameters), ("buffers", module._buffers)):
@@ -232,7 +233,7 @@ class _Writer:
     def _start(self, module: nn.Module, path: str) -> dict[str, Any]:
         cls = type(module)
         name = self._known.get(cls)
-        if cls.__module__ == f"{__package__}.apps.{_IN_APPS.get(cls.__name__)}":
+        if cls.__module__ == f"{_PACKAGE}.apps.{_IN_APPS.get(cls.__name__)}":
             name = cls.__name__
         if parametrize.is_parametrized(module):
             advice = "Make its tensors plain by parametrize.remove_parametrizations"
@@ -357,7 +358,7 @@ class _Reader:
         name = entry.get("part")
         cls = self._known.get(name) if isinstance(name, str) else None
         if cls is None and isinstance(name, str) and name in _IN_APPS:
-            cls = getattr(importlib.import_module(f".apps.{_IN_APPS[name]}", __package__), name)
+            cls = getattr(importlib.import_module(f"{_PACKAGE}.apps.{_IN_APPS[name]}"), name)
         if cls is None:
             home = f" of {entry['of']}" if isinstance(entry.get("of"), str) else ""
             raise ValueError(
@@ -375,7 +376,7 @@ class _Reader:
             "_modules": {k: self._part(v, where) for k, v in children.items()},
         }
         if cls in _LAYERS:
-            self.parts.append(_built(cls, plain, held, where))
+            self.parts.append(_build(cls, plain, held, where))
             return
         part = cls.__new__(cls)
         nn.Module.__init__(part)
@@ -435,7 +436,7 @@ class _Reader:
         return tensor
 
 
-def _built(
+def _build(
     cls: type[nn.Module], arguments: dict[str, Any], held: dict[str, dict[str, Any]], where: str
 ) -> nn.Module:
     """A layer of torch by its constructor, without memory; then with its tensors."""
@@ -520,7 +521,7 @@ def _problem(root: nn.Module) -> str | None:
     training = [m for m in root.modules() if m.training]
     try:
         root.eval()
-        for part in _tried(root):
+        for part in _try(root):
             like = next(
                 (t for t in (*part.parameters(), *part.buffers()) if t.is_floating_point()),
                 torch.zeros(()),
@@ -539,7 +540,7 @@ def _problem(root: nn.Module) -> str | None:
     return None
 
 
-def _tried(root: nn.Module) -> Iterator[Bijection | Operator]:
+def _try(root: nn.Module) -> Iterator[Bijection | Operator]:
     whole: list[Any] = [m.g for m in root.modules() if isinstance(m, Space)]
     whole += [m.operator for m in root.modules() if isinstance(m, Linearizer)]
     for part in whole or [root]:

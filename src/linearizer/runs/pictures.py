@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .linearizer import Linearizer
-from .operators import UnsupportedError
+from ..linearizer import Linearizer
+from ..operators import UnsupportedError
+from ..spaces import Space
 
-__all__ = ["amounts", "image_grid", "series_plot", "spectrum", "values_of"]
+__all__ = ["amounts", "draw_spectrum", "image_grid", "series_plot", "values_of"]
 
 
 def image_grid(
@@ -110,7 +111,7 @@ def values_of(f: Linearizer, limit: int = 512) -> tuple[Tensor, Tensor | None]:
 
 
 @torch.no_grad()
-def spectrum(
+def draw_spectrum(
     f: Linearizer,
     folder: Path,
     k: int = 8,
@@ -153,7 +154,7 @@ def spectrum(
 
 
 def _curves(
-    vectors: Tensor, values: Tensor, space: Any, name: str, path: Path, names: Sequence[str]
+    vectors: Tensor, values: Tensor, space: Space, name: str, path: Path, names: Sequence[str]
 ) -> None:
     """Each singular vector of windows (steps, channels) as curves, the strongest channels named.
 
@@ -212,7 +213,7 @@ def _plot_spectrum(values: Tensor, eigenvalues: Tensor | None, size: int, path: 
     figure.savefig(path)
 
 
-def amounts(space: Any, reach: float | None = None) -> list[float]:
+def amounts(space: Space, reach: float | None = None) -> list[float]:
     """How far to go along a vector; data with unit variance has norms around √dim."""
     if reach is None:
         return [c * space.dim**0.5 for c in (-1.0, -0.5, -0.125, 0.125, 0.5, 1.0)]
@@ -222,7 +223,7 @@ def amounts(space: Any, reach: float | None = None) -> list[float]:
 def _walks(
     vectors: Tensor,
     values: Tensor,
-    space: Any,
+    space: Space,
     name: str,
     path: Path,
     reach: float | None,

@@ -1,11 +1,10 @@
-r"""Which models there are, by the names that requests may use, and those that are open."""
+r"""What answers work with: models by the names that requests may use, open ones, kept results."""
 
 from __future__ import annotations
 
-import math
+import json
 import re
 import threading
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from pathlib import Path
@@ -14,22 +13,19 @@ from typing import Any, Generic, NamedTuple, TypeVar
 import torch
 from torch import Tensor, nn
 
-from ..apps import APPS
-from ..apps.flow import Flow
-from ..checkpoint import CONFIG, HUB_WEIGHTS, METRICS, SHIPPED, WEIGHTS, models, read_config
-from ..linearizer import Linearizer
-from ..listing import listing
-from ..operators import SVD
-from ..runs import Opened, opened
-from ..sampling import Steps
-from .limits import Refusal
+from ..apps.base import Run
+from ..apps.page import Limits, Refusal, number
+from ..apps.registry import FORMER, describe_apps, find_app
+from ..runs.listing import list_runs
+from ..runs.store import SHIPPED, models, open_run
+from ..training.checkpoint import CONFIG, HUB_WEIGHTS, METRICS, WEIGHTS, read_config
 
-__all__ = ["Catalogue", "Kept", "OneStep", "OutsideError", "number", "shortened", "without_paths"]
+__all__ = ["Catalogue", "Desk", "Kept", "OutsideError", "hide_paths", "shorten"]
 
 V = TypeVar("V")
 
-#: Bytes of tensors that open models and one-step operators may take, each.
-OPEN_BYTES, STEP_BYTES = 1 << 30, 512 << 20
+#: Bytes that open models and kept results may take, each.
+OPEN_BYTES, KEPT_BYTES = 1 << 30, 512 << 20
 
 
 class Kept(Generic[V]):
@@ -43,7 +39,7 @@ class Kept(Generic[V]):
     def get(
         self, key: Hashable, stamp: Hashable, make: Callable[[], V], size: Callable[[V], int]
     ) -> V:
-        """The value of a key, made where there is none of this very stamp."""
+        """Return the value of a key, made where there is none of this very stamp."""
         with self._lock:
             if key in self._held and self._held[key][0] == stamp:
                 self._held.move_to_end(key)
@@ -64,28 +60,6 @@ class Kept(Generic[V]):
         return len(self._held)
 
 
-class OneStep:
-    """A collapsed flow with what follows from it, each computed once, when it is asked for."""
-
-    def __init__(self, f: Linearizer, seconds: float) -> None:
-        self.f, self.seconds = f, seconds
-        self._back: Linearizer | None = None
-        self._svd: SVD | None = None
-
-    @property
-    def back(self) -> Linearizer:
-        """f†"""
-        if self._back is None:
-            self._back = self.f.pinv()
-        return self._back
-
-    def svd(self, k: int) -> SVD:
-        """The factors of the core, to k or a few more."""
-        if self._svd is None or len(self._svd.S) < min(k, *self.f.operator.shape):
-            self._svd = self.f.operator.svd(max(k, 16))
-        return self._svd
-
-
 class OutsideError(ValueError):
     """A file of a run lies elsewhere."""
 
@@ -104,13 +78,12 @@ class Catalogue:
     def __init__(self, runs: Path) -> None:
         self.runs = runs
         self.name = runs.resolve().name or "runs"
-        self._open: Kept[Opened] = Kept(OPEN_BYTES)
-        self._steps: Kept[OneStep] = Kept(STEP_BYTES)
+        self._open: Kept[Run] = Kept(OPEN_BYTES)
 
     # -- names -----------------------------------------------------------------------------
 
     def find(self, id: str) -> Entry:
-        """The model of that name; nothing but a shipped name or a run of the list is one."""
+        """Return the model of that name; nothing but a shipped name or a run of the list is one."""
         if id in models():
             return Entry(id, SHIPPED / id, True)
         head, _, rest = id.partition("/")
@@ -124,10 +97,10 @@ class Catalogue:
                 there = False
             if there:
                 return Entry(id, folder, False)
-        raise Refusal(404, f"there is no model {shortened(id)}. /api/models lists those there are.")
+        raise Refusal(404, f"there is no model {shorten(id)}. /api/models lists those there are.")
 
-    def _inside(self, folder: Path) -> None:
-        """Refuse what a link leads out of the folder of runs to."""
+    def _refuse_links(self, folder: Path) -> None:
+        """Refuse a run of which a link leads out of the folder of runs."""
         root = self.runs.resolve()
         for name in ("", CONFIG, WEIGHTS, METRICS):
             place = (folder / name).resolve()
@@ -138,15 +111,15 @@ class Catalogue:
                 )
 
     def shipped(self) -> list[dict[str, Any]]:
-        """The models that come with the package."""
+        """Return the models that come with the package."""
         return [self._row(Entry(name, SHIPPED / name, True)) for name in models()]
 
     def rows(self) -> list[dict[str, Any]]:
-        """Every model, the shipped ones first; a broken run has a problem."""
+        """Return every model, the shipped ones first; a broken run has a problem."""
         found = self.shipped()
         if not self.runs.is_dir():
             return found
-        for row in listing(self.runs):
+        for row in list_runs(self.runs):
             folder = Path(row.run)
             inner = folder.relative_to(self.runs).as_posix()
             id = self.name if inner == "." else f"{self.name}/{inner}"
@@ -162,13 +135,17 @@ class Catalogue:
         app, data, shape = "?", "", []
         try:
             if not entry.shipped:
-                self._inside(entry.folder)
+                self._refuse_links(entry.folder)
             config = read_config(entry.folder)
-            app = config["app"] or "?"
+            app = FORMER.get(config["app"], config["app"]) or "?"
             data = Path(str((config["data"] or {}).get("name", ""))).name
             shape = _shape(config["model"] or {})
-            if app not in APPS and not problem:
-                problem = "its model is none of the known applications"
+            if config["app"] is None and not problem:
+                problem = "it was put together by hand: open it in Python, lz.load(run)"
+            elif app not in describe_apps() and not problem:
+                problem = (
+                    f"its application {app!r} is not known here; serve it with --app FILE.py:APP"
+                )
         except (OSError, ValueError) as error:
             problem = str(error)
         return {
@@ -179,65 +156,84 @@ class Catalogue:
             "shape": shape,
             "data": data,
             "metric": metric,
-            "problem": without_paths(problem, self.runs),
+            "problem": hide_paths(problem, self.runs),
         }
 
     # -- open models -----------------------------------------------------------------------
 
-    def open(self, id: str) -> Opened:
-        """The model of that name, read again where its files have changed."""
+    def open(self, id: str) -> Run:
+        """Return the model of that name, read again where its files have changed."""
         entry = self.find(id)
         if not entry.shipped:
             try:
-                self._inside(entry.folder)
+                self._refuse_links(entry.folder)
             except OutsideError as problem:
                 raise Refusal(404, f"{id}: {problem}.") from None
 
-        def make() -> Opened:
+        def make() -> Run:
             with torch.inference_mode(False):  # weights like any others, whoever asks
-                return opened(entry.folder)
+                return open_run(entry.folder)
 
         return self._open.get(id, self.stamp(id), make, _bytes_of)
 
     def stamp(self, id: str) -> Hashable:
-        """What changes when the files of a model do."""
+        """Return what changes when the files of a model do: their times and sizes."""
         files = [self.find(id).folder / name for name in (CONFIG, WEIGHTS)]
         return tuple((s.st_mtime_ns, s.st_size) for p in files if p.exists() for s in [p.stat()])
 
-    def one_step(self, id: str, how: Steps) -> OneStep:
-        """A flow with all its steps in one operator."""
-        stamp = self.stamp(id)  # before it is opened: its files may change meanwhile
-        one = self.open(id)
-        if not isinstance(one.model, Flow):
-            raise Refusal(422, f"{id}: expected a flow, but it holds {one.app.name}.")
 
-        def make() -> OneStep:
-            begun = time.perf_counter()
-            f = one.model.collapse(*how)
-            return OneStep(f, time.perf_counter() - begun)
+class Desk:
+    """What answers use of the studio; each may run in any thread."""
 
-        # f†, U and V are about as large as f each.
-        return self._steps.get((id, how), stamp, make, lambda step: 4 * _bytes_of(step.f.operator))
+    def __init__(self, catalogue: Catalogue, limits: Limits) -> None:
+        self.catalogue, self.limits = catalogue, limits
+        self._kept: Kept[Any] = Kept(KEPT_BYTES)
 
+    def open(self, id: str, app: str = "") -> Run:
+        """Return the model of that id; refuse one of another application."""
+        run = self.catalogue.open(id)
+        if app and run.app.name not in app.split(","):
+            kind = app.replace(",", " or ")
+            raise Refusal(422, f"{id}: expected a model of {kind}, but it holds {run.app.name}.")
+        return run
 
-def number(value: float | Tensor | None) -> float | None:
-    """As JSON has it: null where it is not finite."""
-    if value is None:
+    def keep(self, id: str, what: Hashable, make: Callable[[], V]) -> V:
+        """Return what ``make`` gives, kept as long as the files of the model stay the same."""
+        stamp = self.catalogue.stamp(id) if id else ""
+        return self._kept.get((id, what), stamp, make, _size)
+
+    def sampler(self, data: str, shape: tuple[int, ...]) -> str | None:
+        """Return the id of a shipped model that makes samples of such data, or None."""
+        for row in self.catalogue.shipped():
+            alike = (row["data"], tuple(row["shape"])) == (data, shape)
+            if alike and find_app(row["app"]).sample is not None:
+                return str(row["id"])
         return None
-    try:
-        value = float(value)
-    except OverflowError:  # a whole number of hundreds of digits
-        return None
-    return value if math.isfinite(value) else None
+
+    def sample(self, id: str, n: int, seed: int) -> Tensor:
+        """Return samples that a model makes."""
+        run = self.open(id)
+        if run.app.sample is None:
+            raise Refusal(422, f"{id}: models of {run.app.name} make no samples.")
+        return run.app.sample(run.model, n, seed)
 
 
-def shortened(text: str, most: int = 80) -> str:
-    """A word of the client as it may stand in a sentence."""
+def _size(value: Any) -> int:
+    """Return about how many bytes a kept result takes."""
+    if isinstance(value, nn.Module):
+        return _bytes_of(value)
+    if isinstance(value, dict):
+        return len(json.dumps(value, default=str))
+    return int(getattr(value, "bytes", 1024))
+
+
+def shorten(text: str, most: int = 80) -> str:
+    """Quote a word of the client, cut where it is long."""
     return repr(text if len(text) <= most else text[: most - 1] + "…")
 
 
-def without_paths(sentence: str, runs: Path) -> str:
-    """A sentence of the library that shows no folder of this machine but the runs'."""
+def hide_paths(sentence: str, runs: Path) -> str:
+    """Take the folders of this machine out of a sentence, but for the runs' own."""
     name = runs.resolve().name
     for folder in sorted({str(runs.resolve()), str(runs.absolute())}, key=len, reverse=True):
         sentence = sentence.replace(folder, name)
@@ -256,9 +252,9 @@ def _shape(model: dict[str, Any]) -> list[int]:
     return shape
 
 
-def _bytes_of(value: Opened | nn.Module) -> int:
-    """Of the tensors in a model or an operator."""
-    module = value.model if isinstance(value, Opened) else value
+def _bytes_of(value: Run | nn.Module) -> int:
+    """Return the bytes of the tensors in a model or an operator."""
+    module = value.model if isinstance(value, Run) else value
     held: list[Tensor] = [*module.parameters(), *module.buffers()]
     held += [t for m in module.modules() for t in vars(m).values() if isinstance(t, Tensor)]
     return sum({t.data_ptr(): t.nbytes for t in held}.values())

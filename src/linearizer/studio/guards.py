@@ -7,7 +7,7 @@ import hashlib
 import hmac
 import json
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from http.cookies import SimpleCookie
 from urllib.parse import parse_qs, urlsplit
@@ -15,18 +15,14 @@ from urllib.parse import parse_qs, urlsplit
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .limits import Gate, Refusal
+from ..apps.page import Refusal
+from .limits import Gate
 from .listening import is_loopback
 
-__all__ = ["COOKIE", "Guard", "refused"]
+__all__ = ["COOKIE", "Guard", "write_refusal"]
 
 log = logging.getLogger("linearizer.studio")
 COOKIE = "linearizer-studio"
-#: Requests that hold images, and those that hold a state; all others are small.
-IMAGES = frozenset(
-    f"/api/{name}" for name in ("edit", "encode", "interpolate", "project", "stylize")
-)
-STATES = frozenset({"/api/dynamics"})
 #: Commas in a request with images: a few fields and no more, or JSON takes much more memory.
 COMMAS = 10_000
 HEADERS = {
@@ -42,11 +38,14 @@ HEADERS = {
 }
 
 
-def refused(why: Refusal) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
-    """Status, headers and body of a refusal."""
+def write_refusal(why: Refusal) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
+    """Return the status, the headers and the body of a refusal."""
     body = json.dumps({"error": why.sentence}).encode("ascii")
-    headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body)),
-               (b"cache-control", b"no-store")]  # fmt: skip
+    headers = [
+        (b"content-type", b"application/json"),
+        (b"content-length", b"%d" % len(body)),
+        (b"cache-control", b"no-store"),
+    ]
     if why.retry is not None:
         headers.append((b"retry-after", b"%d" % why.retry))
     if why.status == 401:
@@ -62,13 +61,21 @@ class Guard:
             that no other page can reach it under a name of its own.
         names: Hosts beside this machine's own, in small letters, as a proxy passes them on.
         token: What clients must know, or None.
+        large: Addresses of requests that hold "images" or a "state"; all others are small.
     """
 
     def __init__(
-        self, app: ASGIApp, gate: Gate, local: bool, names: Sequence[str], token: str | None
+        self,
+        app: ASGIApp,
+        gate: Gate,
+        local: bool,
+        names: Sequence[str],
+        token: str | None,
+        large: Mapping[str, str],
     ) -> None:
         self.app, self.gate, self.local, self.names = app, gate, local, names
         self.token = None if token is None else token.encode()
+        self.large = large
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
@@ -85,36 +92,34 @@ class Guard:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
-                message["headers"] = [
-                    *message["headers"],
-                    *((k.encode(), v.encode()) for k, v in HEADERS.items()),
-                    *([(b"set-cookie", cookie)] if cookie is not None else []),
-                ]  # fmt: skip
+                ours = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
+                kept = [(b"set-cookie", cookie)] if cookie is not None else []
+                message["headers"] = [*message["headers"], *ours, *kept]
             await send(message)
 
         try:
             headers = {k.decode("latin-1"): v.decode("latin-1") for k, v in scope["headers"]}
-            self._place(scope, headers)
-            if self._known(scope, headers):
-                cookie = self._cookie(scope, headers)
+            self._check_origin(scope, headers)
+            if self._check_token(scope, headers):
+                cookie = self._make_cookie(scope, headers)
             client = (scope.get("client") or ("",))[0]
             # The page's own files are many and no work.
             with (
                 self.gate.client(client) if _is_api(scope) else nullcontext(),
                 self.gate.body() as come,
             ):
-                await self.app(scope, self._measured(scope, headers, receive, come), guarded)
+                await self.app(scope, self._measure(scope, headers, receive, come), guarded)
         except Exception as problem:
             if started:
                 raise
-            why = problem if isinstance(problem, Refusal) else _failed(scope, problem)
-            status, found, body = refused(why)
+            why = problem if isinstance(problem, Refusal) else _log_failure(scope, problem)
+            status, found, body = write_refusal(why)
             await guarded({"type": "http.response.start", "status": status, "headers": found})
             await guarded({"type": "http.response.body", "body": body})
 
     # -- where from ------------------------------------------------------------------------
 
-    def _place(self, scope: Scope, headers: dict[str, str]) -> None:
+    def _check_origin(self, scope: Scope, headers: dict[str, str]) -> None:
         host = headers.get("host", "")
         name = _name(host)
         if self.local and not is_loopback(name) and name not in self.names:
@@ -138,8 +143,8 @@ class Guard:
 
     # -- who -------------------------------------------------------------------------------
 
-    def _known(self, scope: Scope, headers: dict[str, str]) -> bool:
-        """Whether the token came in the address and is to be kept; refuses who has none."""
+    def _check_token(self, scope: Scope, headers: dict[str, str]) -> bool:
+        """Refuse who has no token; return whether it came in the address and is to be kept."""
         if self.token is None:
             return False
         kind, _, given = headers.get("authorization", "").partition(" ")
@@ -165,7 +170,7 @@ class Guard:
         assert self.token is not None
         return hmac.new(self.token, b"studio", hashlib.sha256).hexdigest().encode()
 
-    def _cookie(self, scope: Scope, headers: dict[str, str]) -> bytes:
+    def _make_cookie(self, scope: Scope, headers: dict[str, str]) -> bytes:
         # A proxy's word may be forged, but here it can only make the cookie stricter.
         spoken = (scope.get("scheme"), headers.get("x-forwarded-proto", "").lower())
         secure = b"; Secure" if "https" in spoken else b""
@@ -179,12 +184,13 @@ class Guard:
 
     # -- how much --------------------------------------------------------------------------
 
-    def _measured(
+    def _measure(
         self, scope: Scope, headers: dict[str, str], receive: Receive, come: Callable[[int], None]
     ) -> Receive:
         limits = self.gate.limits
-        images = scope["path"] in IMAGES
-        own = limits.state_bytes if scope["path"] in STATES else limits.small_bytes
+        holds = self.large.get(scope["path"], "little")
+        images = holds == "images"
+        own = limits.state_bytes if holds == "state" else limits.small_bytes
         most = limits.body_bytes if images else min(own, limits.body_bytes)
         large = f"expected a request of at most {most:,} bytes."
         length = headers.get("content-length", "0")
@@ -222,19 +228,19 @@ class Guard:
         return measured
 
 
-def _failed(scope: Scope, problem: Exception) -> Refusal:
-    """What nobody foresaw: the log has it all, the client one sentence."""
+def _log_failure(scope: Scope, problem: Exception) -> Refusal:
+    """Write what nobody foresaw into the log, and one sentence for the client."""
     log.error("%s %s failed", scope["method"], scope["path"], exc_info=problem)
     return Refusal(500, "the studio failed at this request; its log says why.")
 
 
 def _is_api(scope: Scope) -> bool:
-    """Whether it is more than the page and its files, which hold nothing of the user's."""
+    """Return whether it is more than the page and its files, which hold nothing private."""
     return scope["path"] != "/" and not scope["path"].startswith("/static/")
 
 
 def _name(host: str) -> str:
-    """A Host header without its port."""
+    """Return a Host header without its port."""
     try:
         return urlsplit(f"//{host}").hostname or ""
     except ValueError:

@@ -7,40 +7,15 @@ from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, TypeVar
 
-__all__ = ["Gate", "Limits", "Refusal"]
+from ..apps.page import Limits, Refusal
+
+__all__ = ["Gate"]
 
 T = TypeVar("T")
 #: Seconds between looks at whether a client that waits is still there.
 POLL = 0.25
-
-
-@dataclass(frozen=True)
-class Limits:
-    """What a request may ask for, and how many may ask."""
-
-    upload_bytes: int = 8 << 20  #: of an image
-    image_side: int = 4096  #: pixels
-    samples: int = 64  #: of one answer
-    body_bytes: int = 24 << 20  #: two images in base64, and words around them
-    state_bytes: int = 4 << 20  #: of a request with a state, 100,000 numbers
-    small_bytes: int = 64 << 10  #: of a request with neither
-    body_seconds: float = 30.0  #: for a request to arrive
-    large: int = 16  #: requests with more than small_bytes, from their first byte to their answer
-    waiting: int = 16  #: requests that wait for a model, or are at one
-    per_client: int = 8  #: requests of one address at a time
-    seconds: float = 30.0  #: for an answer
-    workers: int = 2  #: models at work at a time
-
-
-class Refusal(Exception):  # noqa: N818  # it is an answer, not a fault
-    """An answer other than the one that was asked for: a status and one sentence."""
-
-    def __init__(self, status: int, sentence: str, retry: int | None = None) -> None:
-        super().__init__(sentence)
-        self.status, self.sentence, self.retry = status, sentence, retry
 
 
 class Gate:
@@ -57,7 +32,7 @@ class Gate:
 
     @contextmanager
     def client(self, address: str) -> Iterator[None]:
-        """One request of an address."""
+        """Count one request of an address, and refuse one too many."""
         if self.clients[address] >= self.limits.per_client:
             raise Refusal(
                 429,
@@ -75,7 +50,7 @@ class Gate:
 
     @contextmanager
     def body(self) -> Iterator[Callable[[int], None]]:
-        """Takes the bytes of a request that have come; a large one takes one of a few places."""
+        """Give what takes the bytes that have come; a large request takes one of a few places."""
         held = False
 
         def come(seen: int) -> None:
@@ -100,7 +75,7 @@ class Gate:
     async def run(
         self, key: str, work: Callable[[], T], gone: Callable[[], Awaitable[bool]] | None = None
     ) -> T:
-        """The result of ``work``, done in a thread once the model ``key`` is free.
+        """Return the result of ``work``, done in a thread once the model ``key`` is free.
 
         Work that has begun cannot be stopped: after a time-out it goes on and keeps its place.
         """
@@ -113,7 +88,7 @@ class Gate:
         self.waiting += 1
         begun: list[Future[T]] = []
         task = asyncio.create_task(self._in_turn(key, work, gone, begun))
-        task.add_done_callback(self._left)
+        task.add_done_callback(self._leave)
         try:
             return await asyncio.wait_for(asyncio.shield(task), self.limits.seconds)
         except asyncio.TimeoutError:
@@ -138,7 +113,7 @@ class Gate:
         self._asking[key] += 1
         try:
             lock = self._locks.setdefault(key, asyncio.Lock())
-            await _acquired(lock, gone)
+            await _acquire(lock, gone)
             try:
                 begun.append(self._pool.submit(work))
                 return await asyncio.wrap_future(begun[0])
@@ -149,7 +124,7 @@ class Gate:
             if not self._asking[key]:
                 del self._asking[key], self._locks[key]
 
-    def _left(self, task: asyncio.Task[Any]) -> None:
+    def _leave(self, task: asyncio.Task[Any]) -> None:
         self.waiting -= 1
         if not task.cancelled():
             task.exception()  # nobody may wait for it any more
@@ -158,7 +133,7 @@ class Gate:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-async def _acquired(lock: asyncio.Lock, gone: Callable[[], Awaitable[bool]] | None) -> None:
+async def _acquire(lock: asyncio.Lock, gone: Callable[[], Awaitable[bool]] | None) -> None:
     """Wait for a lock in turn, unless the client leaves meanwhile."""
     turn = asyncio.create_task(lock.acquire())
     try:

@@ -10,7 +10,7 @@ __all__ = ["host_name", "is_loopback", "listen"]
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address."""
+    """Return whether only this machine can reach an address."""
     try:
         return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
@@ -18,7 +18,7 @@ def is_loopback(host: str) -> bool:
 
 
 def host_name(given: str) -> str:
-    """A name as a Host header has it, in small letters, or an error in one sentence."""
+    """Return a name as a Host header has it, in small letters."""
     if not re.fullmatch(r"[\w-]+(\.[\w-]+)*", given, re.ASCII):
         raise ValueError(
             "serve: --allow-host expects a name such as studio.example.org, without scheme, port, "
@@ -28,7 +28,7 @@ def host_name(given: str) -> str:
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """A socket on that address, or an error in one sentence."""
+    """Return a socket on that address."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(
             host, port, type=socket.SOCK_STREAM

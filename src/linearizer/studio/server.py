@@ -2,34 +2,47 @@ r"""The studio's server: a page, and the REST API behind it."""
 
 from __future__ import annotations
 
+import hashlib
 import html
 import json
 import logging
 import socket
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import torch
-from fastapi import FastAPI, Query, Request, Response
-from fastapi.exceptions import RequestValidationError
-from fastapi.responses import HTMLResponse, JSONResponse
-from fastapi.staticfiles import StaticFiles
-from starlette.exceptions import HTTPException
+
+try:
+    import uvicorn
+    from fastapi import FastAPI, Query, Request, Response
+    from fastapi.exceptions import RequestValidationError
+    from fastapi.responses import HTMLResponse, JSONResponse
+    from fastapi.staticfiles import StaticFiles
+    from starlette.exceptions import HTTPException
+except ImportError:
+    raise ValueError(
+        'the studio needs fastapi and uvicorn: pip install "linearizer[studio]"'
+    ) from None
 
 from .. import __version__
+from ..apps.page import Limits, Name, Refusal, number
+from ..apps.page import Request as PageRequest
+from . import general
 from . import schemas as ask
-from .answers import Answers
-from .catalogue import Catalogue, number, shortened, without_paths
-from .guards import Guard, refused
-from .limits import Gate, Limits, Refusal
+from .connections import Prompt
+from .desk import Catalogue, Desk, hide_paths, shorten
+from .guards import Guard, write_refusal
+from .limits import Gate
 from .listening import is_loopback
+from .pages import STATIC, Room, list_rooms, write_index
 
 __all__ = ["create_app", "serve"]
 
-STATIC = Path(__file__).parent / "static"
 #: What the first tab of the page shows, opened before anyone asks.
 FIRST = ("mnist-flow", "mnist-projector")
 log = logging.getLogger("linearizer.studio")
@@ -54,7 +67,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
 class Json(JSONResponse):
     """JSON with plain ASCII, whatever strings a client has sent, and null for NaN and ∞."""
 
-    def render(self, content: Any) -> bytes:
+    def render(self, content: object) -> bytes:
         try:
             text = json.dumps(content, allow_nan=False, separators=(",", ":"))
         except ValueError:  # files of a run may hold any number
@@ -87,7 +100,7 @@ def create_app(
     names: Sequence[str] = (),
     warm: bool = False,
 ) -> FastAPI:
-    """The studio as an ASGI app.
+    """Return the studio as an ASGI app.
 
     Arguments:
         runs: Folder of the user's runs; nothing else is read but the shipped models.
@@ -96,125 +109,145 @@ def create_app(
         warm: Open the models of the first tab in the background.
     """
     limits = limits or Limits()
-    gate = Gate(limits)
-    answers = Answers(Catalogue(runs), limits)
-
-    @asynccontextmanager
-    async def life(app: FastAPI) -> AsyncIterator[None]:
-        stopped = threading.Event()
-        warming = threading.Thread(target=_warm, args=(answers, stopped))
-        if warm:
-            warming.start()
-        yield
-        stopped.set()
-        gate.close()
-        if warm:  # torch takes it ill if Python ends around it
-            warming.join()
-
+    gate, desk, rooms = Gate(limits), Desk(Catalogue(runs), limits), list_rooms()
     app = FastAPI(
-        title="Linearizer studio", version=__version__, docs_url=None, redoc_url=None,
-        lifespan=life, responses=_REFUSALS, default_response_class=Json,
-    )  # fmt: skip
-    app.add_middleware(Guard, gate=gate, local=local, names=names, token=token)
-    app.state.gate, app.state.answers = gate, answers
-    _errors(app, runs)
+        title="Linearizer studio",
+        version=__version__,
+        docs_url=None,
+        redoc_url=None,
+        lifespan=partial(_life, desk, gate, warm),
+        responses=_REFUSALS,
+        default_response_class=Json,
+    )
+    requests = [request for room in rooms for request in room.page.requests]
+    large = {f"/api/{request.path}": request.holds for request in requests}
+    app.add_middleware(Guard, gate=gate, local=local, names=names, token=token, large=large)
+    app.state.gate, app.state.desk = gate, desk
+    _add_errors(app, runs)
+    _add_files(app, rooms)
+    _add_general(app, desk, gate)
+    for request in requests:
+        app.add_api_route(
+            f"/api/{request.path}",
+            _endpoint(request, desk, gate),
+            methods=["POST"],
+            response_model=request.Given,
+            summary=request.summary,
+        )
+    return app
 
-    async def do(request: Request, model: str, work: Callable[[], dict[str, Any]]) -> Response:
-        answers.catalogue.find(model)  # a wrong name does not queue
-        # JSON is written in the thread as well, so that the event loop stays free.
-        return await gate.run(model, lambda: Json(work()), request.is_disconnected)
 
-    @app.get("/", response_class=HTMLResponse, responses={}, include_in_schema=False)
-    def page(request: Request) -> Response:
-        index = STATIC / "index.html"
-        if not index.is_file():
-            return HTMLResponse("<!doctype html><title>Linearizer</title><a href=/api>API</a>")
-        return Files(directory=STATIC).file_response(index, index.stat(), request.scope)
+@asynccontextmanager
+async def _life(desk: Desk, gate: Gate, warm: bool, app: FastAPI) -> AsyncIterator[None]:
+    stopped = threading.Event()
+    warming = threading.Thread(target=_warm, args=(desk, stopped))
+    if warm:
+        warming.start()
+    yield
+    stopped.set()
+    gate.close()
+    if warm:  # torch can crash if the interpreter exits while this thread runs
+        warming.join()
 
+
+async def _do(
+    desk: Desk, gate: Gate, request: Request, model: str, work: Callable[[], dict[str, Any]]
+) -> Response:
+    """Answer in a thread, one at a time for a model, without gradients."""
+    if model:
+        desk.catalogue.find(model)  # a wrong name does not queue
+
+    def answer() -> Response:
+        with torch.inference_mode():
+            found = work()
+        return Json(found)  # written in the thread as well, so that the event loop stays free
+
+    return await gate.run(model, answer, request.is_disconnected)
+
+
+def _endpoint(spec: PageRequest, desk: Desk, gate: Gate) -> Callable[..., Any]:
+    async def endpoint(request: Request, a: Any) -> Response:
+        return await _do(desk, gate, request, getattr(a, "model", ""), lambda: spec.answer(desk, a))
+
+    endpoint.__annotations__ = {"request": Request, "a": spec.Asked, "return": Response}
+    endpoint.__name__ = spec.path.replace("/", "_")
+    return endpoint
+
+
+def _add_files(app: FastAPI, rooms: Sequence[Room]) -> None:
+    """Add the page, put together of the applications' parts, and the files that it loads."""
+    files = {"/": (write_index(rooms).encode("utf-8"), "text/html; charset=utf-8")}
+    for room in rooms:
+        if room.code is not None:
+            files["/static" + room.script.removeprefix(".")] = room.code, "text/javascript"
+    for place, (content, kind) in files.items():
+        app.add_api_route(place, _file(content, kind), include_in_schema=False)
     app.mount("/static", Files(directory=STATIC, check_dir=False))
 
     @app.get("/api", response_class=HTMLResponse, include_in_schema=False)
     def endpoints() -> Response:
-        return HTMLResponse(_listing(app))
+        return HTMLResponse(_write_listing(app))
+
+
+def _file(content: bytes, kind: str) -> Callable[[Request], Response]:
+    """Hand out a file as :class:`Files` does: asked for anew each time, 304 if unchanged."""
+    tag = f'"{hashlib.sha256(content).hexdigest()}"'
+    headers = {"cache-control": "no-cache", "etag": tag, "content-type": kind}
+
+    def file(request: Request) -> Response:
+        if request.headers.get("if-none-match") == tag:
+            return Response(status_code=304, headers=headers)
+        return Response(content, headers=headers)
+
+    return file
+
+
+def _add_general(app: FastAPI, desk: Desk, gate: Gate) -> None:
+    """Add what can be asked of any model."""
+    models = general.Models(desk)
 
     @app.get("/api/health", response_model=ask.Health, summary="Whether it is up")
     async def health() -> Response:
         return Json({"status": "ok", "version": __version__, "waiting": gate.waiting})
 
     @app.get("/api/models", response_model=ask.Listed, summary="Shipped models and your runs")
-    def models() -> Response:
-        return Json(answers.models())
+    def list_models() -> Response:
+        return Json(models.list())
+
+    async def once(request: Request, id: str, what: str, make: Callable[[], Any]) -> Response:
+        return await _do(desk, gate, request, id, lambda: desk.keep(id, what, make))
 
     @app.get("/api/model", response_model=ask.Facts, summary="What one model is")
-    async def model(request: Request, model: ask.Name) -> Response:
-        return await do(request, model, lambda: answers.model(model))
+    async def model(request: Request, model: Name) -> Response:
+        return await once(request, model, "facts", lambda: general.facts(desk, model))
 
-    @app.post("/api/generate", response_model=ask.Generated, summary="Samples in one step")
-    async def generate(request: Request, a: ask.Generate) -> Response:
-        return await do(request, a.model, lambda: answers.generate(a))
-
-    @app.post(
-        "/api/generate/check",
-        response_model=ask.Compared,
-        summary="One step against the loop that it equals",
-    )
-    async def check(request: Request, a: ask.Check) -> Response:
-        return await do(request, a.model, lambda: answers.check(a))
-
-    @app.post("/api/encode", response_model=ask.Encoded, summary="An image to noise and back")
-    async def encode(request: Request, a: ask.Encode) -> Response:
-        return await do(request, a.model, lambda: answers.encode(a))
-
-    @app.post(
-        "/api/interpolate",
-        response_model=ask.Interpolated,
-        summary="From one image to another, through the noise and by pixels",
-    )
-    async def interpolate(request: Request, a: ask.Interpolate) -> Response:
-        return await do(request, a.model, lambda: answers.interpolate(a))
-
-    @app.post("/api/project", response_model=ask.Projected, summary="Project once and twice")
-    async def project(request: Request, a: ask.Project) -> Response:
-        return await do(request, a.model, lambda: answers.project(a))
-
-    @app.get("/api/photo", response_model=ask.Photo, summary="A photo to try styles on")
-    def photo() -> Response:
-        return Json(answers.photo())
-
-    @app.post("/api/stylize", response_model=ask.Stylized, summary="A photo in a blend of styles")
-    async def stylize(request: Request, a: ask.Stylize) -> Response:
-        return await do(request, a.model, lambda: answers.stylize(a))
-
-    @app.post("/api/dynamics", response_model=ask.Motion, summary="States at any times")
-    async def dynamics(request: Request, a: ask.Dynamics) -> Response:
-        return await do(request, a.model, lambda: answers.dynamics(a))
-
-    @app.post(
-        "/api/edit", response_model=ask.Edited, summary="The nearest image with wanted scores"
-    )
-    async def edit(request: Request, a: ask.Edit) -> Response:
-        return await do(request, a.model, lambda: answers.edit(a))
+    @app.get("/api/apply", response_model=ask.Applied, summary="f of a point, and back")
+    async def apply(
+        request: Request, model: Name, seed: Annotated[int, Query(ge=0, lt=2**63)] = 0
+    ) -> Response:
+        return await _do(desk, gate, request, model, lambda: general.apply(desk, model, seed))
 
     @app.get("/api/spectrum", response_model=ask.Spectrum, summary="Singular values and vectors")
     async def spectrum(
-        request: Request, model: ask.Name, k: Annotated[int, Query(ge=1, le=32)] = 12
+        request: Request, model: Name, k: Annotated[int, Query(ge=1, le=32)] = 12
     ) -> Response:
-        return await do(request, model, lambda: answers.spectrum(model, k))
+        return await once(request, model, f"spectrum {k}", lambda: general.spectrum(desk, model, k))
 
     @app.get("/api/certify", response_model=ask.Certify, summary="The error of every law")
     async def certify(
-        request: Request, model: ask.Name, n: Annotated[int, Query(ge=3, le=64)] = 8
+        request: Request, model: Name, n: Annotated[int, Query(ge=3, le=64)] = 8
     ) -> Response:
-        return await do(request, model, lambda: answers.certify(model, n))
+        return await once(
+            request, model, f"certificate {n}", lambda: general.certify(desk, model, n)
+        )
 
-    return app
 
-
-def _warm(answers: Answers, stopped: threading.Event) -> None:
+def _warm(desk: Desk, stopped: threading.Event) -> None:
     for name in FIRST:
         try:
             if not stopped.is_set():
-                answers.model(name)
+                with torch.inference_mode():
+                    desk.keep(name, "facts", partial(general.facts, desk, name))
         except Exception as problem:
             log.warning("could not open %s: %s", name, problem)
 
@@ -222,9 +255,9 @@ def _warm(answers: Answers, stopped: threading.Event) -> None:
 # -- errors --------------------------------------------------------------------------------
 
 
-def _errors(app: FastAPI, runs: Path) -> None:
+def _add_errors(app: FastAPI, runs: Path) -> None:
     def answer(status: int, sentence: str, retry: int | None = None) -> Response:
-        status, headers, body = refused(Refusal(status, sentence, retry))
+        status, headers, body = write_refusal(Refusal(status, sentence, retry))
         return Response(body, status, {k.decode(): v.decode() for k, v in headers})
 
     @app.exception_handler(Refusal)
@@ -240,9 +273,9 @@ def _errors(app: FastAPI, runs: Path) -> None:
     async def plain(request: Request, why: HTTPException) -> Response:
         sentence = str(why.detail)
         if why.status_code == 404:
-            sentence = f"there is nothing at {shortened(request.url.path)}. See /api."
+            sentence = f"there is nothing at {shorten(request.url.path)}. See /api."
         elif why.status_code == 405:
-            sentence = f"{request.method} does not go with {shortened(request.url.path)}. See /api."
+            sentence = f"{request.method} does not go with {shorten(request.url.path)}. See /api."
         elif why.status_code == 400:
             sentence = "the request's body cannot be read as JSON."
         response = answer(why.status_code, sentence)
@@ -254,7 +287,7 @@ def _errors(app: FastAPI, runs: Path) -> None:
     @app.exception_handler(OSError)
     async def wrong(request: Request, why: Exception) -> Response:
         status = 404 if isinstance(why, FileNotFoundError) else 422
-        return answer(status, without_paths(str(why), runs))
+        return answer(status, hide_paths(str(why), runs))
 
     @app.exception_handler(MemoryError)
     @app.exception_handler(RuntimeError)
@@ -268,29 +301,29 @@ def _errors(app: FastAPI, runs: Path) -> None:
 
 
 def _sentence(why: RequestValidationError) -> str:
-    """The first thing that is wrong, in words."""
+    """Say the first thing that is wrong."""
     first = why.errors()[0]
     place = [str(part) for part in first["loc"] if part not in ("body", "query")]
     name = ".".join(place) or "the request's body"
     if first["type"] == "json_invalid":
         return "the request's body cannot be read as JSON."
     if first["type"] == "extra_forbidden":
-        return f"there is no field {shortened(name)}."
+        return f"there is no field {shorten(name)}."
     if first["type"] == "missing":
         return f"{name} is missing."
     if first["type"] == "string_pattern_mismatch":
         return f"{name}: expected a data URL of a PNG, JPEG or WebP, data:image/png;base64,…"
     message = str(first["msg"]).removeprefix("Input ")
     if first["type"] == "value_error":
-        return f"{shortened(name)[1:-1]}: {message.removeprefix('Value error, ')}."
+        return f"{shorten(name)[1:-1]}: {message.removeprefix('Value error, ')}."
     given = first["input"]
     if isinstance(given, dict | list):  # written out it may be long
-        return f"{shortened(name)[1:-1]} {message}, got {len(given):,} entries."
-    return f"{shortened(name)[1:-1]} {message}, got {shortened(str(given), 40)}."
+        return f"{shorten(name)[1:-1]} {message}, got {len(given):,} entries."
+    return f"{shorten(name)[1:-1]} {message}, got {shorten(str(given), 40)}."
 
 
-def _listing(app: FastAPI) -> str:
-    """The endpoints as a page without scripts: FastAPI's own would load some from elsewhere."""
+def _write_listing(app: FastAPI) -> str:
+    """List the endpoints on a page without scripts: FastAPI's own loads some from elsewhere."""
     rows = []
     for path, methods in app.openapi()["paths"].items():
         for method, what in methods.items():
@@ -325,24 +358,25 @@ def serve(
     ready: Callable[[], None],
 ) -> None:
     """Serve until stopped."""
-    import uvicorn
-
-    from .connections import Prompt
-
     torch.set_num_threads(threads)
     app = create_app(runs, token=token, local=is_loopback(host), names=names, warm=True)
     config = uvicorn.Config(
-        app, log_level="warning", access_log=False, server_header=False, timeout_keep_alive=20,
-        limit_concurrency=200, timeout_graceful_shutdown=3, proxy_headers=False, http=Prompt,
-    )  # fmt: skip
+        app,
+        log_level="warning",
+        access_log=False,
+        server_header=False,
+        timeout_keep_alive=20,
+        limit_concurrency=200,
+        timeout_graceful_shutdown=3,
+        proxy_headers=False,
+        http=Prompt,
+    )
     server = uvicorn.Server(config)
     threading.Thread(target=_when_up, args=(server, ready), daemon=True).start()
     server.run(sockets=[at])
 
 
-def _when_up(server: Any, ready: Callable[[], None]) -> None:
-    import time
-
+def _when_up(server: uvicorn.Server, ready: Callable[[], None]) -> None:
     while not server.started and not server.should_exit:
         time.sleep(0.02)
     if server.started:

@@ -1,9 +1,7 @@
-r"""Run folders: a model as ``config.json`` and ``weights.safetensors``, each written whole or not.
+r"""The files of a run folder: ``config.json`` and tensors, each written whole or not at all.
 
-A model of an app is rebuilt from its settings; anything else that is made of known parts, such as
-a Linearizer put together by hand, from a description of them (:mod:`linearizer.parts`). No file
-holds code: a folder from a stranger is safe to open. Every tensor file carries a digest, so that a
-flipped bit is found when it is read.
+No file holds code: a folder from a stranger is safe to open. Every tensor file carries a digest, so
+that a flipped bit is found when it is read.
 """
 
 from __future__ import annotations
@@ -16,21 +14,29 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from . import __version__, apps
-from .settings import did_you_mean, resolve
+from .. import __version__
 
 if TYPE_CHECKING:  # torch is loaded where it is needed: listing runs is quick without it
     from torch import Tensor, nn
 
-__all__ = ["atomic", "fill", "load", "models", "read_config", "read_metrics", "read_tensors",
-           "save", "tensors_of", "validated", "write_config", "write_tensors",
-           "write_weights"]  # fmt: skip
+__all__ = [
+    "atomic",
+    "best_measures",
+    "fill",
+    "read_config",
+    "read_metrics",
+    "read_tensors",
+    "tensors_of",
+    "weights_facts",
+    "write_config",
+    "write_tensors",
+    "write_weights",
+]
 
 #: Version of the folder's layout; a reader refuses what is newer than it knows.
 FORMAT = 1
 CONFIG, WEIGHTS, METRICS = "config.json", "weights.safetensors", "metrics.jsonl"
 HUB_WEIGHTS = "model.safetensors"  # what the Hugging Face Hub calls them
-SHIPPED = Path(__file__).parent / "models"
 
 M = TypeVar("M", bound="nn.Module")
 
@@ -86,7 +92,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     try:
         with safe_open(path, "pt") as file:
             metadata = file.metadata() or {}
-            about = _parsed(metadata.get("linearizer", ""))
+            about = _parse_json(metadata.get("linearizer", ""))
             if not isinstance(about, dict) or not isinstance(about.get("format"), int):
                 raise ValueError(
                     f"{path}: a safetensors file, but not one that linearizer wrote. "
@@ -109,7 +115,7 @@ def read_tensors(path: Path) -> tuple[dict[str, Tensor], dict[str, Any]]:
     return tensors, about
 
 
-def _parsed(text: str) -> Any:
+def _parse_json(text: str) -> Any:
     """The value of a JSON text, or None: strangers' files may nest without end."""
     try:
         return json.loads(text)
@@ -192,60 +198,23 @@ def _some(names: list[str]) -> str:
     return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
-def save(
-    model: nn.Module,
-    run: str | Path,
-    config: Mapping[str, Any] | None = None,
-    weights_only: bool = False,
-) -> Path:
-    """Write a model into a run folder, from which :func:`load` gives it back.
-
-    Arguments:
-        model: A model of an app, which its settings rebuild; or a Linearizer, Space, Bijection,
-            Operator or Family that is made of known parts (see :mod:`linearizer.parts`). What is
-            used twice is stored once, and is one object again after loading.
-        run: The folder; made where there is none.
-        config: The whole resolved configuration; by default the app's name and its settings.
-        weights_only: Describe no parts: the weights can be loaded into a module like this one,
-            ``load(run, into=model)``, whatever it is made of.
-    """
-    run = Path(run)
-    if run.exists() and not run.is_dir():
-        raise ValueError(f"save: expected a folder, but {run} is a file.")
-    tensors = None
-    if config is None:
-        app = apps.app_of(model)
-        config = {"app": app and app.name, "model": _settings(model) if app else None}
-        if app is None and not weights_only:
-            from . import parts
-
-            config["parts"], tensors = parts.describe(model)
-    run.mkdir(parents=True, exist_ok=True)
-    write_config(run, config)
-    write_weights(run, tensors_of(model) if tensors is None else tensors, config)
-    return run
-
-
 def write_weights(
     run: Path, tensors: Mapping[str, Tensor], config: Mapping[str, Any], name: str = WEIGHTS
 ) -> None:
     """``weights.safetensors``, with the settings of the model that they belong to."""
-    write_tensors(run / name, tensors, _about(config))
+    write_tensors(run / name, tensors, weights_facts(config))
 
 
-def _about(config: Mapping[str, Any]) -> dict[str, Any]:
-    """What the weights tell of the configuration that they belong to."""
+def weights_facts(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What a weights file tells of the configuration that it belongs to."""
     about = {"app": config["app"], "model": config["model"]}
     if config.get("parts") is not None:
         about["parts"] = hashlib.sha256(_compact(config["parts"]).encode()).hexdigest()
     return about
 
 
-def _settings(model: Any) -> dict[str, Any]:
-    return model.config.model_dump(mode="json")
-
-
 def write_config(run: Path, config: Mapping[str, Any]) -> None:
+    """Write the configuration of a run, with the versions of the format and of this package."""
     config = {"format": FORMAT, "linearizer": __version__, **config}
     parts = config.pop("parts", None)
     text = json.dumps(config, indent=2)
@@ -267,8 +236,13 @@ def read_config(run: Path) -> dict[str, Any]:
         raise ValueError(f"{path}: expected JSON, but {problem}.") from None
     if not isinstance(config, dict) or not isinstance(config.get("format"), int):
         raise ValueError(f"{path}: expected the configuration of a run, got another JSON file.")
-    kinds: dict[str, type] = {"app": str, "data": dict, "model": dict, "training": dict,
-                              "metric": dict}  # fmt: skip
+    kinds: dict[str, type] = {
+        "app": str,
+        "data": dict,
+        "model": dict,
+        "training": dict,
+        "metric": dict,
+    }
     for key, kind in kinds.items():
         if not isinstance(config.setdefault(key, None), kind | None):
             raise ValueError(
@@ -291,7 +265,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     rows = []
     if path.exists():
         for line in path.read_text(encoding="utf-8", errors="replace").splitlines():
-            row = _parsed(line)
+            row = _parse_json(line)
             if not isinstance(row, dict) or not isinstance(row.get("step"), int):
                 continue
             numbers = [row.get("seconds", 0.0), *_values(row.get("validation", {}))]
@@ -304,7 +278,7 @@ def _values(measured: Any) -> list[Any]:
     return list(measured.values()) if isinstance(measured, dict) else ["no table"]
 
 
-def validated(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, float]:
+def best_measures(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, float]:
     """What the weights of a run measured: the last validation, or with patience the best one."""
     measured = [r["validation"] for r in rows if r.get("validation")]
     key = config.get("metric") or {}
@@ -315,83 +289,3 @@ def validated(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str
             best = max if key.get("maximize") else min
             return best(scored, key=lambda m: m[name])
     return measured[-1] if measured else {}
-
-
-def models() -> list[str]:
-    """Names of the trained models that come with the package; :func:`load` takes them."""
-    return sorted(p.parent.name for p in SHIPPED.glob(f"*/{CONFIG}"))
-
-
-def is_shipped(folder: Path) -> bool:
-    """Whether a run folder is part of the package, which stays as it is."""
-    return SHIPPED.resolve() in folder.resolve().parents
-
-
-def find(run: str | Path) -> Path:
-    """The folder of a run, or of a shipped model by its name."""
-    path = Path(run)
-    if path.is_dir() and ((path / CONFIG).is_file() or str(run) not in models()):
-        return path
-    if path.is_file() and path.name in (CONFIG, WEIGHTS):
-        return path.parent
-    if str(run) in models():
-        return SHIPPED / str(run)
-    if path.is_file():
-        raise ValueError(f"{path}: expected a run folder, got a file.")
-    folders = {path.parent, Path("runs")} if len(path.parts) == 1 else {path.parent}
-    around = [str(p.parent) for folder in folders for p in folder.glob(f"*/{CONFIG}")]
-    raise FileNotFoundError(
-        f"{run}: there is no such run folder or shipped model. "
-        f"{did_you_mean(str(run), [*sorted(around), *models()])}"
-    )
-
-
-def load(run: str | Path, into: nn.Module | None = None) -> Any:
-    """What :func:`save` or training wrote, or a shipped model by name; in evaluation mode.
-
-    Arguments:
-        run: A folder that a training run or :func:`save` wrote, or one of :func:`models`.
-        into: A model of the same architecture to fill, for what has neither app nor known parts.
-    """
-    folder = find(run)
-    config = read_config(folder)
-    weights = folder / WEIGHTS
-    if not weights.exists() and (folder / HUB_WEIGHTS).exists():
-        weights = folder / HUB_WEIGHTS
-    if not weights.exists():
-        raise FileNotFoundError(
-            f"{folder}: the run has no {WEIGHTS} yet. Train it, or resume it to its first "
-            "checkpoint."
-        )
-    settings = None
-    if into is None and config["app"] is not None:
-        app = apps.get(config["app"])
-        settings = resolve(app.Config, str(folder / CONFIG), config["model"] or {})
-    elif into is None and config.get("parts") is None:
-        raise ValueError(
-            f"{folder}: these weights are of a model that was saved without its parts. Build one "
-            "like it and pass load(run, into=model)."
-        )
-    tensors, about = read_tensors(weights)
-    if any(about.get(key) != _about(config).get(key) for key in ("app", "model", "parts")):
-        raise ValueError(
-            f"{folder}: {CONFIG} and {weights.name} do not belong together (the model's settings "
-            "differ). Restore the file that was changed."
-        )
-    if into is not None:
-        from .parts import DERIVED
-
-        saved = {name: t for name, t in tensors.items() if not name.startswith(DERIVED)}
-        return fill(into, saved, str(weights)).eval()
-    if settings is None:
-        from . import parts
-
-        return parts.restore(config["parts"], tensors, str(folder / CONFIG)).eval()
-    # In the precision that was saved, whatever torch's default is now; half is for storage.
-    import torch
-
-    double = any(t.dtype == torch.float64 for t in tensors.values())
-    dtype = torch.float64 if double else torch.float32
-    model = fill(app.model(settings).to(dtype), tensors, str(weights)).eval()
-    # What follows from rounded weights is derived from them anew.
-    return model.to(dtype) if any(t.dtype == torch.float16 for t in tensors.values()) else model

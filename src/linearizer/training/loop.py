@@ -7,6 +7,7 @@ stopped, killed, resumed and moved to another number of processes without changi
 from __future__ import annotations
 
 import contextlib
+import inspect
 import json
 import math
 import signal
@@ -14,8 +15,10 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Protocol
+from types import FrameType
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import torch
 from pydantic import Field, model_validator
@@ -40,22 +43,19 @@ from .optimizers import Optimizers
 from .processes import Processes, free_memory, keep_memory, local, whole
 from .progress import Display
 from .settings import Settings
+from .sources import Source, as_source
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard import SummaryWriter
 
 __all__ = ["DivergedError", "Interrupted", "Result", "Source", "Training", "fit"]
 
-STATE = Path("state") / "latest.safetensors"
+STATE, BEST = (Path("state") / f"{name}.safetensors" for name in ("latest", "best"))
 
 Terms = dict[str, Tensor]
-Loss = Callable[[Any, Any, Draw], Terms]
-
-
-class Source(Protocol):
-    """Data: how many samples there are, and a batch of any of them."""
-
-    def __len__(self) -> int: ...
-
-    def batch(self, index: Tensor) -> Any:
-        """Tensors (n, …) of the samples of these numbers, as a NamedTuple or tuple."""
+Loss = Callable[[Any, Any, Draw], Terms | Tensor]
+#: What a user may give: terms or one number, with or without a draw.
+AnyLoss = Callable[..., Terms | Tensor]
 
 
 class Training(Settings):
@@ -83,7 +83,10 @@ class Training(Settings):
     )
     checkpoint_every: int = Field(200, ge=1, description="steps between checkpoints")
     log_every: int = Field(10, ge=1, description="steps between lines of metrics.jsonl")
-    tensorboard: bool = Field(True, description="write TensorBoard events as well")
+    tensorboard: bool = Field(
+        find_spec("tensorboard") is not None,
+        description="write TensorBoard events as well; by default where it is installed",
+    )
     compile: bool = Field(False, description="torch.compile the loss")
     precision: Literal["float32", "bf16"] = Field(
         "float32", description="of the conditioners; couplings and core stay in float32"
@@ -123,17 +126,18 @@ class Result(NamedTuple):
     metrics: dict[str, float]  #: of the last validation, or the best one with patience
     losses: dict[str, float]  #: terms at the last logged step
     seconds: float  #: spent training, over all sessions of the run
+    model: Any = None  #: what was trained, where ``runs.execute`` built it
 
 
 def fit(
     model: nn.Module,
-    loss: Loss,
-    data: Source,
+    loss: AnyLoss,
+    data: Any,
     config: Training | None = None,
     run: str | Path | None = None,
     *,
-    validation: Source | None = None,
-    measure: Loss | None = None,
+    validation: Any = None,
+    measure: AnyLoss | None = None,
     metric: str | None = None,
     maximize: bool = False,
     settings: Mapping[str, Any] | None = None,
@@ -148,13 +152,14 @@ def fit(
     Arguments:
         model: Any module; ``model.initialize(batch)``, where it has one, is called once before,
             with 1024 samples or ``model.initialize_samples`` of them.
-        loss: (model, batch, draw) ↦ {"term": scalar}, means over the batch. Randomness comes from
-            ``draw``, so that it does not depend on the number of processes.
-        data: What to train on.
+        loss: (model, batch) ↦ scalar, or (model, batch, draw) ↦ {"term": scalar}: means over the
+            batch. Randomness that comes from ``draw`` does not depend on the number of processes.
+        data: What to train on: tensors or arrays, a data set or DataLoader of torch, or any
+            :class:`Source`.
         config: How; see :class:`Training`.
         run: Folder for weights, metrics and state; nothing is written without it.
         validation: Data for ``measure``.
-        measure: (model, batch, draw) ↦ {"name": one number for each sample}.
+        measure: As ``loss``, with one number for each sample instead of their mean.
         metric: The measure that tells how good the model is, for patience.
         maximize: Whether more of it is better.
         settings: The whole resolved configuration, saved as config.json.
@@ -163,6 +168,9 @@ def fit(
         progress: Show a bar, or lines where stderr is no terminal.
     """
     config = config or Training()
+    data = as_source(data)
+    validation = None if validation is None else as_source(validation, "validation")
+    loss, measure = _with_draw(loss), measure and _with_draw(measure)
     if validation is not None and not len(validation):
         raise ValueError("training: expected validation data, got an empty set.")
     if config.patience and (validation is None or measure is None):
@@ -186,6 +194,40 @@ def fit(
         return loop.train(stack, progress)
 
 
+def _with_draw(function: AnyLoss) -> Loss:
+    """Return a loss or measure that takes a draw, also where the user's takes none."""
+    if _takes_draw(function):
+        return function
+    return lambda model, batch, draw: function(model, batch)
+
+
+def _as_terms(found: Any, name: str) -> Terms:
+    """Return what a loss or a measure gave as terms; one tensor has the name."""
+    if isinstance(found, Tensor):
+        return {name: found}
+    if isinstance(found, Mapping) and all(isinstance(v, Tensor) for v in found.values()):
+        return dict(found)
+    raise TypeError(
+        f"training: expected a tensor, or a dict of tensors by name, from the {name}, got "
+        f"{type(found).__name__}."
+    )
+
+
+def _takes_draw(function: AnyLoss) -> bool:
+    """Whether it takes a third argument: ``draw``, one without a default, or ``*args``."""
+    function = function.forward if isinstance(function, nn.Module) else function
+    try:
+        takes = list(inspect.signature(function).parameters.values())
+    except ValueError:  # no signature is known of it
+        return False
+    places = [p for p in takes if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    if any(p.kind is p.VAR_POSITIONAL for p in takes):
+        return True
+    return len(places) > 2 and (
+        places[2].name == "draw" or places[2].default is inspect.Parameter.empty
+    )
+
+
 class _Objective(nn.Module):
     """The module whose forward DDP, FSDP and compile see."""
 
@@ -194,7 +236,7 @@ class _Objective(nn.Module):
         self.model = model
         self.loss = loss
 
-    def forward(self, batch: Any, draw: Draw, call: Loss | None = None) -> Terms:
+    def forward(self, batch: Any, draw: Draw, call: Loss | None = None) -> Any:
         return (call or self.loss)(self.model, batch, draw)
 
 
@@ -225,7 +267,7 @@ class _Loop:
         self.best_weights: dict[str, Tensor] | None = None
         self.saved_step: int | None = None
         self.improved = False
-        self.events: Any = None
+        self.events: SummaryWriter | None = None
 
     # -- before ----------------------------------------------------------------------------
 
@@ -271,9 +313,13 @@ class _Loop:
             name: p for name, p in self.model.named_parameters() if p.requires_grad
         }  # each once, sharded if they are
         self.optimizers = Optimizers(
-            config.optimizer, self.named, config.rate, config.beta2, config.weight_decay,
+            config.optimizer,
+            self.named,
+            config.rate,
+            config.beta2,
+            config.weight_decay,
             fused=group.strategy != "fsdp",
-        )  # fmt: skip
+        )
         self.average = (
             {n: p.detach().clone() for n, p in self.named.items()} if config.ema else None
         )
@@ -285,7 +331,7 @@ class _Loop:
         """Whether the loss leaves some parameter without a gradient, which DDP must know."""
         batch = _to(self.data.batch(self.order.take(0, 2)), self.group.device)
         kept = [b.clone() for b in self.model.buffers()]  # a loss may move statistics
-        value = sum(self.objective(batch, Draw(0)).values())
+        value = sum(_as_terms(self.objective(batch, Draw(0)), "loss").values())
         assert isinstance(value, Tensor)
         value.backward()
         unused = any(p.requires_grad and p.grad is None for p in self.model.parameters())
@@ -315,13 +361,18 @@ class _Loop:
         kept = [r for r in read_metrics(path) if r["step"] <= self.step]
         with atomic(path) as part:
             part.write_text("".join(json.dumps(r) + "\n" for r in kept), encoding="utf-8")
-        self.lines = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed with the loop)
         if self.config.tensorboard:
-            from torch.utils.tensorboard import SummaryWriter
-
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise ValueError(
+                    "train: the package tensorboard is not installed. Run pip install "
+                    '"linearizer[tensorboard]", or add --no-tensorboard (tensorboard=False).'
+                ) from None
             self.events = SummaryWriter(
                 str(self.run / "tensorboard"), purge_step=self.step + 1 if self.step else None
             )
+        self.lines = open(path, "a", encoding="utf-8")  # noqa: SIM115 (closed with the loop)
 
     # -- the loop --------------------------------------------------------------------------
 
@@ -401,9 +452,15 @@ class _Loop:
             last = part == config.accumulate - 1
             with group.without_sync(self.wrapped, last):
                 with self._precision():
-                    terms = self.wrapped(batch, Draw(seed, start, self.step / config.steps))
+                    found = self.wrapped(batch, Draw(seed, start, self.step / config.steps))
+                terms = _as_terms(found, "loss")
                 value = sum(terms.values())
                 assert isinstance(value, Tensor), "a loss needs at least one term"
+                if value.ndim:
+                    raise ValueError(
+                        "training: expected the loss as one number, a mean over the batch, got a "
+                        f"tensor of shape {tuple(value.shape)}."
+                    )
                 (value / config.accumulate if config.accumulate > 1 else value).backward()
             for name, term in terms.items():
                 share = term.detach() / config.accumulate
@@ -475,7 +532,7 @@ class _Loop:
         group, n = self.group, len(self.validation)
         sums: dict[str, Tensor] = {}
         self.model.eval()
-        with self._averaged():
+        with self._with_average():
             for first in range(0, n, self.config.batch):
                 places = torch.arange(first, min(first + self.config.batch, n))
                 mine = places.tensor_split(group.world)[group.rank]
@@ -483,8 +540,13 @@ class _Loop:
                 batch = _to(self.validation.batch(mine if len(mine) else places[:1]), group.device)
                 offset = int(mine[0]) - first if len(mine) else 0
                 draw = Draw(mix(self.config.seed, "validation", first), offset)
-                values = self.wrapped(batch, draw, self.measure)
+                values = _as_terms(self.wrapped(batch, draw, self.measure), "value")
                 for name, value in values.items():
+                    if value.ndim != 1 or len(value) != max(len(mine), 1):
+                        raise ValueError(
+                            f"training: expected the measure {name!r} as one number for each of "
+                            f"{max(len(mine), 1)} samples, got shape {tuple(value.shape)}."
+                        )
                     part = value.double().sum() if len(mine) else value.new_zeros(()).double()
                     sums[name] = sums[name] + part if name in sums else part
             totals = group.sum(torch.stack(list(sums.values()))) / n
@@ -502,7 +564,7 @@ class _Loop:
         if self.improved and self.config.patience:
             if self.saved_step is None:  # weights never stand without a state
                 self._checkpoint()
-            with self._averaged():
+            with self._with_average():
                 self._write_weights()
         self.model.train()
 
@@ -521,13 +583,15 @@ class _Loop:
         if better:
             self.best = value
         if self.group.first:
-            self._write({"step": self.step, "validation": measured},
-                        {f"validation/{k}": v for k, v in measured.items()})  # fmt: skip
+            self._write(
+                {"step": self.step, "validation": measured},
+                {f"validation/{k}": v for k, v in measured.items()},
+            )
             if self.display is not None:
                 self.display.update(self.step, measured)
 
     @contextlib.contextmanager
-    def _averaged(self) -> Iterator[None]:
+    def _with_average(self) -> Iterator[None]:
         """The averaged weights in place of the current ones."""
         if self.average is None:
             yield
@@ -554,15 +618,19 @@ class _Loop:
         tensors = self._gather(sharded)
         if self.group.first:
             about = {
-                "step": self.step, "seconds": self.seconds, "best": self.best,
-                "since_best": self.since_best, "metrics": self.metrics, "losses": self.losses,
+                "step": self.step,
+                "seconds": self.seconds,
+                "best": self.best,
+                "since_best": self.since_best,
+                "metrics": self.metrics,
+                "losses": self.losses,
                 "averaged": [] if self.average is None else list(self.average),
                 "stepped": [n for n, p in self.named.items() if self.optimizers.state(p)],
-            }  # fmt: skip
+            }
             write_tensors(self.run / STATE, tensors, about)
         self.saved_step = self.step
         if not self.config.patience or self.best is None:
-            with self._averaged():
+            with self._with_average():
                 self._write_weights()
 
     def _require_finite(self) -> None:
@@ -589,6 +657,10 @@ class _Loop:
             tensors = self._gather(own)
             if self.group.first:
                 write_weights(self.run, tensors, self.settings)
+                if self.config.patience and self.best is not None:
+                    write_tensors(self.run / BEST, tensors, {"step": self.step})
+                else:
+                    (self.run / BEST).unlink(missing_ok=True)
 
     def _finish(self) -> None:
         """Leave the model with the weights that the run folder has."""
@@ -596,7 +668,7 @@ class _Loop:
             weights = self.best_weights
             if self.run is not None:
                 self.group.wait()
-                weights = read_tensors(self.run / WEIGHTS)[0]
+                weights = read_tensors(self.run / self._best_file())[0]
             if weights is not None:
                 fill(self.model, weights, "training")
         elif self.average is not None:
@@ -604,6 +676,11 @@ class _Loop:
                 local(p.detach()).copy_(local(a))
         self.group.wait()
         self.model.eval()
+
+    def _best_file(self) -> Path:
+        """The best weights as training left them; later stages change those of the run."""
+        assert self.run is not None
+        return BEST if (self.run / BEST).exists() else Path(WEIGHTS)
 
     def _close(self) -> None:
         if self.run is not None and self.group.first:
@@ -620,11 +697,17 @@ def _finite(row: Any) -> Any:
 
 
 def _to(batch: Any, device: torch.device) -> Any:
+    """A batch on a device; it may be nested, and may bring a network that judges it."""
     if device.type == "cpu":
         return batch
-    kinds = (Tensor, nn.Module)  # a batch may bring a network that judges it
-    moved = [v.to(device, non_blocking=True) if isinstance(v, kinds) else v for v in batch]
-    return type(batch)(*moved) if hasattr(batch, "_fields") else tuple(moved)
+    if isinstance(batch, Tensor | nn.Module):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: _to(value, device) for key, value in batch.items()}
+    if isinstance(batch, tuple | list):
+        moved = [_to(value, device) for value in batch]
+        return type(batch)(*moved) if hasattr(batch, "_fields") else type(batch)(moved)
+    return batch
 
 
 @contextlib.contextmanager
@@ -635,7 +718,7 @@ def _interrupts() -> Iterator[list[int]]:
         yield asked
         return
 
-    def ask(number: int, frame: Any) -> None:
+    def ask(number: int, frame: FrameType | None) -> None:
         if asked and number == signal.SIGINT:
             raise KeyboardInterrupt
         asked.append(number)
@@ -668,7 +751,7 @@ def _lock(run: Path) -> Iterator[None]:
                 "another."
             ) from None
         for folder in (run, run / "state"):  # what a kill left half written
-            for name in (CONFIG, WEIGHTS, METRICS, STATE.name):
+            for name in (CONFIG, WEIGHTS, METRICS, STATE.name, BEST.name):
                 for left in folder.glob(f".{name}.*.part"):
                     left.unlink()
         yield

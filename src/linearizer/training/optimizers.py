@@ -8,19 +8,19 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-__all__ = ["Muon", "Optimizers", "orthogonalized"]
+__all__ = ["Muon", "Optimizers", "orthogonalize"]
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")
 
 
-def orthogonalized(M: Tensor, iterations: int = 5) -> Tensor:
+def orthogonalize(M: Tensor, iterations: int = 5) -> Tensor:
     r"""Nearly U Vᵀ for M = U S Vᵀ (m, n): singular values become about 1, between 0.5 and 1.5.
 
     Iterations of X ← aX + (bXXᵀ + c(XXᵀ)²)X, which need products only.
 
     Example:
         >>> M = torch.diag(torch.tensor([3.0, 1.0, 0.3])) @ torch.randn(3, 50)
-        >>> S = torch.linalg.svdvals(orthogonalized(M))
+        >>> S = torch.linalg.svdvals(orthogonalize(M))
         >>> bool((S > 0.5).all() and (S < 1.5).all())
         True
     """
@@ -77,7 +77,7 @@ class Muon(torch.optim.Optimizer):
                     state["momentum"] = torch.zeros_like(p)
                 state["momentum"].lerp_(p.grad, 1 - mu)
                 M = p.grad.lerp(state["momentum"], mu).flatten(1)
-                change = orthogonalized(M).reshape(p.shape)
+                change = orthogonalize(M).reshape(p.shape)
                 p.mul_(1 - rate * part["weight_decay"])
                 p.add_(change, alpha=-0.2 * max(M.shape) ** 0.5 * rate)
 

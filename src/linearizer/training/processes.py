@@ -19,7 +19,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from .bijections.coupling import AdditiveCoupling, AffineCoupling
+from ..bijections.coupling import AdditiveCoupling, AffineCoupling
 
 __all__ = ["Processes", "free_memory", "keep_memory", "whole"]
 
@@ -39,7 +39,7 @@ def keep_memory() -> bool:
     """
     own = any(key.startswith("MALLOC_") for key in os.environ)
     own = own or "glibc.malloc" in os.environ.get("GLIBC_TUNABLES", "")
-    mallopt = _of_c("mallopt")
+    mallopt = _c_function("mallopt")
     if own or mallopt is None or os.environ.get("LINEARIZER_KEEP_MEMORY") == "0":
         return False
     # First that one: the others alone would end its growing. Older libraries take 32 MiB at most.
@@ -50,12 +50,12 @@ def keep_memory() -> bool:
 
 def free_memory() -> None:
     """Give memory that is kept back to the system."""
-    if (trim := _of_c("malloc_trim")) is not None:
+    if (trim := _c_function("malloc_trim")) is not None:
         trim(ctypes.c_size_t(0))
 
 
-def _of_c(name: str) -> Any:
-    """A function of the C library, or None on another system or with another library."""
+def _c_function(name: str) -> Any:
+    """Return a function of the C library, or None on another system or with another library."""
     try:
         return getattr(ctypes.CDLL(None), name)
     except (AttributeError, OSError, TypeError):

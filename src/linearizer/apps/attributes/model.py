@@ -11,16 +11,15 @@ from typing import Any, Literal
 import torch
 import torch.nn.functional as F
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..draws import Draw
-from ..linearizer import Linearizer
-from ..pictures import image_grid
-from . import readout
-from .base import App, Refinement
-from .readout import Readout, ReadoutConfig
+from ...data.kinds import Data
+from ...runs.pictures import image_grid
+from ...training.draws import Draw
+from ..base import Stage
+from ..readout.model import Readout, ReadoutConfig, ReadoutModel, Samples, draw_spectrum
 
-__all__ = ["APP", "Attributes", "Config", "augmented", "loss", "measure", "score_loss"]
+__all__ = ["Attributes", "Config", "augment", "loss", "measure", "score_loss"]
 
 
 class Config(ReadoutConfig):
@@ -37,13 +36,13 @@ class Config(ReadoutConfig):
     light: float = Field(0.0, ge=0, le=1, description="largest change of light in training")
 
 
-class Attributes(nn.Module):
+class Attributes(ReadoutModel):
     """``model()`` is the Linearizer from images to scores.
 
     With ``encoder`` as g the scores are logits, else near 1 for the class or attribute.
     """
 
-    typical: Tensor
+    config: Config
 
     def __init__(self, config: Config) -> None:
         super().__init__()
@@ -52,104 +51,105 @@ class Attributes(nn.Module):
         self.read = Readout(config, count)
         eye = torch.eye(count)
         start = eye if config.kind == "classes" else torch.stack([-torch.ones(count), eye.sum(0)])
-        #: Mean scores of the images of each class, or without and with each attribute.
         self.register_buffer("typical", start)
+        self.logits = self.read.encodes
 
     @property
     def initialize_samples(self) -> int:
         """How many images the axes are found from."""
         return 4096 if self.read.encodes and self.config.extra else 1024
 
-    def forward(self) -> Linearizer:
-        return self.read()
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs."""
+        return list(self.config.names)
 
     @property
-    def logits(self) -> bool:
-        """Whether the scores are log-odds."""
-        return self.read.encodes
+    def output_kind(self) -> str:
+        """What the outputs are: "classes" or "attributes"."""
+        return self.config.kind
 
-    def initialize(self, batch: Any) -> None:
-        """What depends on data in both g."""
-        self.read.initialize(batch.x, self.wanted(batch.y))
+    def initialize(self, batch: Samples) -> None:
+        """Set what depends on data in both g."""
+        self.read.initialize(batch.x, self.typical_scores(batch.y))
 
-    def wanted(self, y: Tensor) -> Tensor:
-        """Scores that images with these labels have, or should have, (n, outputs)."""
+    def typical_scores(self, y: Tensor) -> Tensor:
+        """Return scores that images with these labels have, or should have, (n, outputs)."""
         if self.config.kind == "classes":
             return self.typical[y]
         without, with_ = self.typical
         return torch.where(y > 0.5, with_, without)
 
 
-def augmented(x: Tensor, config: Config, draw: Draw) -> Tensor:
-    """The images mirrored, moved and lit at random, as the settings allow."""
-    one = x[:, :1, 0, 0]
+def augment(x: Tensor, config: Config, draw: Draw) -> Tensor:
+    """Mirror, move and light images at random, as the settings allow."""
+    like = x[:, :1, 0, 0]
     if config.flip:
-        x = torch.where(draw.uniform(one)[:, :, None, None] < 0.5, x.flip(3), x)
+        x = torch.where(draw.uniform(like)[:, :, None, None] < 0.5, x.flip(3), x)
     if config.move:
-        u = config.move * (2 * draw.uniform(one.expand(-1, 4)) - 1)
+        u = config.move * (2 * draw.uniform(like.expand(-1, 4)) - 1)
         zoom, angle = 1 + u[:, 0], u[:, 1]
         cos, sin = zoom * angle.cos(), zoom * angle.sin()
         map_ = torch.stack([cos, -sin, u[:, 2], sin, cos, u[:, 3]], 1).reshape(-1, 2, 3)
         grid = F.affine_grid(map_, list(x.shape), align_corners=False)
         x = F.grid_sample(x, grid, padding_mode="reflection", align_corners=False)
     if config.light:
-        u = config.light * (2 * draw.uniform(one.expand(-1, 2)) - 1)
+        u = config.light * (2 * draw.uniform(like.expand(-1, 2)) - 1)
         x = x * (1 + u[:, :1, None, None]) + 0.5 * u[:, 1:, None, None]
     return x
 
 
 def score_loss(scores: Tensor, y: Tensor, kind: str) -> Tensor:
-    """−log p of the labels, with the scores as logits; for attributes the mean over them."""
+    """Return −log p of the labels, with the scores as logits; for attributes the mean."""
     if kind == "classes":
         return F.cross_entropy(scores, y)
     return F.binary_cross_entropy_with_logits(scores, y.to(scores))
 
 
-def loss(model: Attributes, batch: Any, draw: Draw) -> dict[str, Tensor]:
+def loss(model: Attributes, batch: Samples, draw: Draw) -> dict[str, Tensor]:
     r"""score·error, and what g_x is trained for besides (see ``Readout.terms``).
 
     The error is −log p(y) of logits, and ‖f(x) − y‖²/k of other scores.
     """
     config = model.config
-    scores, terms = model.read.terms(augmented(batch.x, config, draw), draw)
+    scores, terms = model.read.terms(augment(batch.x, config, draw), draw)
     if model.logits:
         error = score_loss(scores, batch.y, config.kind)
     else:
-        error = (scores - model.wanted(batch.y)).square().mean()
+        error = (scores - model.typical_scores(batch.y)).square().mean()
     return {"scores": config.score * error, **terms}
 
 
-def measure(model: Attributes, batch: Any, draw: Draw) -> dict[str, Tensor]:
-    """Accuracy and error of the scores, for each sample."""
+def measure(model: Attributes, batch: Samples, draw: Draw) -> dict[str, Tensor]:
+    """Return the accuracy and the error of the scores, for each sample."""
     scores, y = model.read.outputs_of(batch.x), batch.y
     if model.config.kind == "classes":
         right = (scores.argmax(1) == y).to(scores)
         unlikely = F.cross_entropy(scores, y, reduction="none")
     else:
         right = ((scores > 0) == (y > 0.5)).to(scores).mean(1)
-        unlikely = F.binary_cross_entropy_with_logits(scores, y.to(scores), reduction="none").mean(
-            1
-        )
+        each = F.binary_cross_entropy_with_logits(scores, y.to(scores), reduction="none")
+        unlikely = each.mean(1)
     if model.logits:
         return {"accuracy": right, "-log p(y)": unlikely}
-    return {"accuracy": right, "score error": (scores - model.wanted(y)).square().mean(1)}
+    return {"accuracy": right, "score error": (scores - model.typical_scores(y)).square().mean(1)}
 
 
-def start(model: Attributes, data: Any) -> None:
-    """Refuse what could not be finished."""
+def start(model: Attributes, data: Data) -> None:
+    """Refuse data that could not be finished, and find pixels that never change."""
     model.read.check(data)
     model.read.find_pixels(data.train)
 
 
-def refine(model: Attributes, data: Any) -> Refinement | None:
-    """The decoder, of mirrored images, too."""
+def refine(model: Attributes, data: Data) -> Stage | None:
+    """Train the decoder, on mirrored images, too."""
     mirrored = Config(flip=model.config.flip)
-    return model.read.refinement(data, lambda x, draw: augmented(x, mirrored, draw))
+    return model.read.decoder_stage(data, lambda x, draw: augment(x, mirrored, draw))
 
 
 @torch.no_grad()
-def finish(model: Attributes, data: Any) -> None:
-    """Uncorrelated coordinates, and the mean scores of each class or attribute."""
+def finish(model: Attributes, data: Data) -> None:
+    """Make the coordinates uncorrelated, and find the mean scores of each class or attribute."""
     if not model.logits:
         return
     model.read.settle(data.train)
@@ -170,8 +170,8 @@ def finish(model: Attributes, data: Any) -> None:
     model.typical.copy_(torch.cat(groups))
 
 
-def facts(data: Any) -> dict[str, Any]:
-    """Shape, names and kind, which the data decide."""
+def facts(data: Data) -> dict[str, Any]:
+    """Return the shape, the names and the kind, which the data decide."""
     train = data.train
     if getattr(train, "labels", None) is None:
         raise ValueError(
@@ -184,13 +184,13 @@ def facts(data: Any) -> dict[str, Any]:
 
 
 @torch.no_grad()
-def preview(model: Attributes, data: Any, path: Path) -> None:
-    """The least-norm image of each class (or attribute), f†(y)."""
+def preview(model: Attributes, data: Data, path: Path) -> None:
+    """Draw the least-norm image of each class (or attribute), f†(y)."""
     f, names = model(), model.config.names
     shown = names[:10]
     y = torch.arange(len(names)) if model.config.kind == "classes" else torch.eye(len(names))
     part = "" if len(shown) == len(names) else f", the first {len(shown)} of {len(names)}"
-    wanted = model.wanted(y)
+    wanted = model.typical_scores(y)
     if model.config.kind == "attributes":  # the others as they are on average
         middle = f(f.source.zero())
         wanted = torch.where(torch.eye(len(names)) > 0, wanted, middle)
@@ -200,54 +200,5 @@ def preview(model: Attributes, data: Any, path: Path) -> None:
 
 
 def spectrum(model: Attributes, folder: Path, k: int) -> dict[str, Any]:
-    """The directions of images that the scores depend on most."""
-    return readout.spectrum(model.read, model.config.names, folder, k)
-
-
-_FACES = {
-    "g": "encoder", "net": "residual", "hidden": 32, "extra": 120, "decoder_hidden": 24,
-    "output_blocks": 0, "score": 1.0, "mirror": True, "flip": True, "move": 0.1, "light": 0.2,
-    "decode": 0.0, "refine": 2000,
-}  # fmt: skip
-
-APP = App(
-    name="attributes",
-    Config=Config,
-    model=Attributes,
-    loss=loss,
-    measure=measure,
-    metric="accuracy",
-    maximize=True,
-    linearizer=Attributes.forward,
-    facts=facts,
-    decided=("shape", "names", "kind"),
-    preview=preview,
-    start=start,
-    refine=refine,
-    finish=finish,
-    spectrum=spectrum,
-    training={"steps": 1000, "batch": 128, "rate": 2e-3},
-    presets={
-        "mnist": {
-            "data": {"name": "mnist", "size": 32},
-            "model": {
-                "g": "encoder", "net": "conv", "hidden": 16, "extra": 54, "decoder_hidden": 16,
-                "output_blocks": 0, "score": 1.0, "move": 0.1, "decode": 0.0, "refine": 2500,
-                "spread": 1.0,
-            },
-            "training": {
-                "steps": 3000, "batch": 128, "rate": 3e-3, "beta2": 0.99, "ema": 0.998,
-                "weight_decay": 0.02, "validate_every": 500, "checkpoint_every": 500,
-            },
-        },
-        "celeba": {
-            "data": {"name": "celeba"},
-            "model": _FACES,
-            "training": {
-                "optimizer": "muon", "steps": 1600, "batch": 64, "rate": 4e-3, "beta2": 0.99,
-                "ema": 0.998, "weight_decay": 0.05, "warmup": 100, "validate_every": 500,
-                "checkpoint_every": 500,
-            },
-        },
-    },
-)  # fmt: skip
+    """Draw the directions of images that the scores depend on most."""
+    return draw_spectrum(model.read, model.config.names, folder, k)

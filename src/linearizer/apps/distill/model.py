@@ -1,4 +1,4 @@
-r"""A network of others as a Linearizer: f(x) = g_y⁻¹(A g_x(x)) ≈ the network, by distillation.
+r"""A student that is a Linearizer: f(x) = g_y⁻¹(A g_x(x)) ≈ teacher(x) on given data.
 
 Paper: appendix E (further experiments): encoders of VAE, FactorVAE and β-VAE on dSprites.
 """
@@ -10,18 +10,17 @@ from typing import Any, Literal
 
 import torch
 from pydantic import Field, model_validator
-from torch import Tensor, nn
+from torch import Tensor
 
-from ..bijections import ActNorm
-from ..draws import Draw
-from ..linearizer import Linearizer
-from ..nets import Layers, described
-from ..pictures import image_grid
-from . import readout
-from .base import App, Refinement
-from .readout import Readout, ReadoutConfig, kind_of
+from ...bijections import ActNorm
+from ...data.kinds import Data
+from ...nets import Layers, describe_layers
+from ...runs.pictures import image_grid
+from ...training.draws import Draw
+from ..base import Stage
+from ..readout.model import Readout, ReadoutConfig, ReadoutModel, Samples, draw_spectrum, kind_of
 
-__all__ = ["APP", "Config", "Distillation", "loss", "measure"]
+__all__ = ["Config", "Student", "loss", "measure"]
 
 #: Errors of an output that are not learned from: in its standard deviations, and of its own size.
 ROUNDING, RELATIVE = 1e-4, 1e-6
@@ -35,7 +34,7 @@ class Config(ReadoutConfig):
     net: Literal["auto", "conv", "residual", "same"] = Field(  # type: ignore[assignment]
         "auto",
         description="network of encoder, which starts from nothing (auto is residual from 32×32 in "
-        "colour on), or has the layers of the one that is distilled and starts as that (same)",
+        "colour on), or has the layers of the teacher and starts as it (same)",
     )
     layers: tuple[dict[str, Any], ...] = Field((), description="of the network, for net = same")
     output_blocks: int = Field(1, ge=0, description="blocks on the outputs; 0 for scales alone")
@@ -58,16 +57,17 @@ class Config(ReadoutConfig):
         return values
 
 
-class Distillation(nn.Module):
-    """``model()`` is the Linearizer that stands in for the network."""
+class Student(ReadoutModel):
+    """``model()`` is the Linearizer that gives what the teacher gives."""
 
+    config: Config
     mean: Tensor
     spread: Tensor
 
     def __init__(self, config: Config) -> None:
         super().__init__()
         self.config = config
-        self.read = Readout(config, config.outputs, _same(config))
+        self.read = Readout(config, config.outputs, _copy_layers(config))
         # Units are set from data and stay: data and outputs may be of any size, steps are not.
         spaces = [self.read.target] if self.read.encodes else [self.read.target, self.read.source]
         for space in spaces:
@@ -79,15 +79,23 @@ class Distillation(nn.Module):
         self.register_buffer("mean", torch.zeros(config.outputs))
         self.register_buffer("spread", torch.ones(config.outputs))
 
-    def forward(self) -> Linearizer:
-        return self.read()
+    @property
+    def output_names(self) -> list[str]:
+        """Names of the outputs."""
+        return [str(i) for i in range(self.config.outputs)]
 
-    def initialize(self, batch: Any) -> None:
-        """What depends on data in both g."""
+    @property
+    def output_kind(self) -> str:
+        """What the outputs are: plain numbers."""
+        return "numbers"
+
+    def initialize(self, batch: Samples) -> None:
+        """Set what depends on data in both g."""
         self.read.initialize(batch.x, batch.y)
 
 
-def _same(config: Config) -> Layers | None:
+def _copy_layers(config: Config) -> Layers | None:
+    """Build the layers of the teacher anew where the settings ask for them."""
     if config.net != "same":
         return None
     if not config.layers:
@@ -104,7 +112,7 @@ def _same(config: Config) -> Layers | None:
     return Layers(config.layers, config.shape, config.outputs)
 
 
-def loss(model: Distillation, batch: Any, draw: Draw) -> dict[str, Tensor]:
+def loss(model: Student, batch: Samples, draw: Draw) -> dict[str, Tensor]:
     r"""error·‖(f(x) − y)/s‖²/k with s the spread of each output, and what g_x is trained for.
 
     Errors below 1e-4·s + 1e-6·|y| are those of rounding: nothing is learned of them, so that a
@@ -117,8 +125,8 @@ def loss(model: Distillation, batch: Any, draw: Draw) -> dict[str, Tensor]:
     return {"outputs": model.config.error * error, **terms}
 
 
-def measure(model: Distillation, batch: Any, draw: Draw) -> dict[str, Tensor]:
-    """For each sample 1 − ‖(f(x) − y)/s‖²/k, whose mean is R² over the outputs; and the error."""
+def measure(model: Student, batch: Samples, draw: Draw) -> dict[str, Tensor]:
+    """Return 1 − ‖(f(x) − y)/s‖²/k of each sample, whose mean is R², and the largest error."""
     gap = model.read.outputs_of(batch.x) - batch.y
     return {
         "R2": 1 - (gap / model.spread).square().mean(1),
@@ -127,8 +135,8 @@ def measure(model: Distillation, batch: Any, draw: Draw) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def start(model: Distillation, data: Any) -> None:
-    """Mean and spread of the network's outputs, from samples all over the data."""
+def start(model: Student, data: Data) -> None:
+    """Find mean and spread of the teacher's outputs, from samples all over the data."""
     model.read.check(data)
     train = data.train
     model.read.find_pixels(getattr(train, "part", train))  # the images without outputs
@@ -154,27 +162,27 @@ def start(model: Distillation, data: Any) -> None:
                 )
 
 
-def refine(model: Distillation, data: Any) -> Refinement | None:
-    """The decoder alone."""
-    return model.read.refinement(data)
+def refine(model: Student, data: Data) -> Stage | None:
+    """Train the decoder alone."""
+    return model.read.decoder_stage(data)
 
 
 @torch.no_grad()
-def finish(model: Distillation, data: Any) -> None:
-    """Uncorrelated coordinates."""
+def finish(model: Student, data: Data) -> None:
+    """Make the coordinates uncorrelated."""
     model.read.settle(data.train)
 
 
-def facts(data: Any) -> dict[str, Any]:
-    """Shapes, which the data and the network decide."""
+def facts(data: Data) -> dict[str, Any]:
+    """Return the shapes, which the data and the teacher decide."""
     train = data.train
-    layers = described(train.network.chain)
+    layers = describe_layers(train.network.chain)
     return {"shape": train.shape, "outputs": train.outputs, "layers": layers}
 
 
 @torch.no_grad()
-def preview(model: Distillation, data: Any, path: Path) -> None:
-    """Images, what their outputs alone say of them, and walks along some outputs by f†."""
+def preview(model: Student, data: Data, path: Path) -> None:
+    """Draw images, what their outputs alone say of them, and walks along some outputs."""
     f = model()
     if len(f.source.shape) != 3 or f.source.shape[0] not in (1, 3):
         return
@@ -190,50 +198,7 @@ def preview(model: Distillation, data: Any, path: Path) -> None:
     image_grid(path, rows, labels, [""] * 10, "Images, least-norm images, and one changed output")
 
 
-def spectrum(model: Distillation, folder: Path, k: int) -> dict[str, Any]:
-    """The directions of the data that the outputs depend on most."""
+def spectrum(model: Student, folder: Path, k: int) -> dict[str, Any]:
+    """Draw the directions of the data that the outputs depend on most."""
     names = [f"output {i}" for i in range(model.config.outputs)]
-    return readout.spectrum(model.read, names, folder, k)
-
-
-_SPRITES = {
-    "g": "encoder", "net": "conv", "hidden": 16, "decoder_hidden": 16,
-    "decode": 0.0, "refine": 2000, "pixels": True,
-}  # fmt: skip
-#: Muon leaves less error than Adam in the same time.
-_LONG = {
-    "optimizer": "muon", "steps": 4000, "rate": 8e-3, "warmup": 200, "ema": 0.995,
-    "validate_every": 1000, "checkpoint_every": 500,
-}  # fmt: skip
-#: A network that starts as its teacher has next to nothing to learn.
-_SAME = {
-    "steps": 300, "rate": 1e-4, "warmup": 50, "ema": 0.97, "validate_every": 100,
-    "checkpoint_every": 100,
-}  # fmt: skip
-
-APP = App(
-    name="disentangle",
-    Config=Config,
-    model=Distillation,
-    loss=loss,
-    measure=measure,
-    metric="R2",
-    maximize=True,
-    linearizer=Distillation.forward,
-    facts=facts,
-    decided=("shape", "outputs", "layers"),
-    preview=preview,
-    start=start,
-    refine=refine,
-    finish=finish,
-    spectrum=spectrum,
-    data="dsprites",
-    source="distilled",
-    training={"steps": 2000, "batch": 128, "rate": 3e-3, "beta2": 0.99, "ema": 0.99,
-              "validate_every": 500, "checkpoint_every": 500},
-    presets={
-        "dsprites": {"data": {"name": "dsprites"}, "model": _SPRITES, "training": _LONG},
-        "same": {"data": {"name": "dsprites"}, "model": {**_SPRITES, "net": "same"},
-                 "training": _SAME},
-    },
-)  # fmt: skip
+    return draw_spectrum(model.read, names, folder, k)

@@ -1,4 +1,4 @@
-r"""A Linearizer of a network that one has: f(x) = g_y⁻¹(A g_x(x)) ≈ network(x) on given data."""
+r"""Distill a network: train a Linearizer that gives what the network gives on given data."""
 
 from __future__ import annotations
 
@@ -7,18 +7,17 @@ import tempfile
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
 
-from . import data as sources
-from .apps.disentangle import Distillation
-from .checkpoint import load
-from .data.distilled import Arrays, Distilled, Some
-from .networks import load_network
-from .runs import execute, plan
-from .sources import GIVEN, distilled_parts
+from ...data.distill import Arrays, DistillPart, DistillSettings, Some, load_samples
+from ...data.kinds import GIVEN, Data, Part
+from ...data.networks import Network, load_network
+from ...runs.execute import execute
+from ...runs.plan import Plan, make_plan
+from .model import Student
 
 __all__ = ["distill"]
 
@@ -34,8 +33,8 @@ def distill(
     training: Mapping[str, Any] | None = None,
     root: Path | None = None,
     progress: bool = True,
-) -> Distillation:
-    r"""A model whose ``model()`` is a Linearizer that gives what the network gives on the data.
+) -> Student:
+    r"""Train a model whose ``model()`` is a Linearizer that gives what the network gives on data.
 
     Nine tenths of a tensor's rows are learned from, the rest validate (what is held out of other
     data is as their source has it). The mean R² over the outputs is printed, and in metrics.jsonl.
@@ -50,7 +49,7 @@ def distill(
         same: Start as the network, with its own layers inside g: for images, and for encoders and
             modules that are an ``nn.Sequential`` of known layers.
         size: Side of the images, if not their own.
-        model, training: Settings of the app ``disentangle`` and of ``Training``.
+        model, training: Settings of the app ``distill`` and of ``Training``.
 
     Example:
         >>> net = torch.nn.Sequential(torch.nn.Linear(4, 8), torch.nn.Tanh(), torch.nn.Linear(8, 2))
@@ -59,6 +58,24 @@ def distill(
         >>> f.operator.shape, f.rank()
         ((2, 4), 2)
     """
+    chosen = _describe(network, data, size)
+    given = _split_tensor(data) if isinstance(data, Tensor) else None
+    flags = {"data": chosen, "model": dict(model or {}), "training": dict(training or {})}
+    plan = make_plan("distill", preset="same" if same else None, flags=flags)
+    source = None
+    if isinstance(network, nn.Module) or given is not None:
+        source = _ask_teacher(load_network(network, root), given, plan, root)
+    with tempfile.TemporaryDirectory() as spare, _single_precision():
+        folder = Path(run) if run is not None else Path(spare) / "run"
+        resume = run is not None
+        result = execute(plan, folder, root=root, resume=resume, progress=progress, source=source)
+    return cast(Student, result.model).cpu().eval()
+
+
+def _describe(
+    network: nn.Module | str | Path, data: Tensor | str | Path, size: int | None
+) -> dict[str, Any]:
+    """Return the settings of the data: names, or digests of what was given in Python."""
     if not isinstance(network, nn.Module | str | Path):
         raise TypeError(
             f"distill: expected a torch module or a name, got {type(network).__name__}. Wrap a "
@@ -72,28 +89,18 @@ def distill(
     chosen: dict[str, Any] = {"teacher": str(network), "name": str(data)}
     if isinstance(network, nn.Module):
         chosen["teacher"] = GIVEN + _digest(network.state_dict().values(), str(network))
-    given = None
     if isinstance(data, Tensor):
         if size is not None:
             raise ValueError("distill: size is for images from files; a tensor has its own.")
-        given = _of_tensor(data)
         chosen["name"] = GIVEN + _digest([data])
     elif size is not None:
         chosen["size"] = size
-    flags = {"data": chosen, "model": dict(model or {}), "training": dict(training or {})}
-    wanted = plan("disentangle", preset="same" if same else None, flags=flags)
-    source = None
-    if isinstance(network, nn.Module) or given is not None:
-        source = _with(load_network(network, root), given, wanted, root)
-    with tempfile.TemporaryDirectory() as spare, _single_precision():
-        folder = Path(run) if run is not None else Path(spare) / "run"
-        execute(wanted, folder, root=root, resume=run is not None, progress=progress, source=source)
-        return load(folder)
+    return chosen
 
 
 @contextmanager
 def _single_precision() -> Iterator[None]:
-    """Networks and data are of float32, whatever torch's default is now."""
+    """Take float32 for networks and data, whatever torch's default is now."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
@@ -103,7 +110,7 @@ def _single_precision() -> Iterator[None]:
 
 
 def _digest(tensors: Iterable[Any], text: str = "") -> str:
-    """What tells one network or set of samples from another, when a run is resumed."""
+    """Return what tells one network or set of samples from another when a run is resumed."""
     total = hashlib.sha256(text.encode())
     for t in tensors:
         if isinstance(t, Tensor):
@@ -111,7 +118,8 @@ def _digest(tensors: Iterable[Any], text: str = "") -> str:
     return total.hexdigest()[:16]
 
 
-def _of_tensor(x: Tensor) -> tuple[Any, Any, Any]:
+def _split_tensor(x: Tensor) -> tuple[Part, Part, Part]:
+    """Hold out a tenth of the rows of a tensor."""
     if x.ndim < 2 or len(x) < 10:
         raise ValueError(
             f"distill: expected samples (n, …), 10 or more, got a tensor of shape {tuple(x.shape)}."
@@ -122,11 +130,13 @@ def _of_tensor(x: Tensor) -> tuple[Any, Any, Any]:
     return Some(whole, order[len(x) // 10 :]), held_out, held_out
 
 
-def _with(network: Any, given: Any, wanted: Any, root: Path | None) -> sources.Data:
-    """The parts with what the network gives for them."""
+def _ask_teacher(
+    network: Network, given: tuple[Part, Part, Part] | None, plan: Plan, root: Path | None
+) -> Data:
+    """Return the samples with what the network gives for them."""
     name = "given"
     notes: tuple[str, ...] = ()
     if given is None:
-        name, given, notes = distilled_parts(wanted.data, root, None)
-    train, val, test = (Distilled(part, network) for part in given)
-    return sources.Data(name, train, val, test, notes)
+        name, given, notes = load_samples(cast(DistillSettings, plan.data), root, None)
+    train, val, test = (DistillPart(part, network) for part in given)
+    return Data(name, train, val, test, notes)

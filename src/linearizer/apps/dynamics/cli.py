@@ -1,4 +1,4 @@
-"""What dynamics can do."""
+"""The commands of dynamics."""
 
 from __future__ import annotations
 
@@ -7,10 +7,14 @@ from typing import Annotated
 
 import typer
 
-from .base import JsonFlag, RootOption, answer, app, evaluate_app, note, paged, print_json, wrote
+from ..command import JsonFlag, RootOption, answer, new_commands
+
+__all__ = ["commands"]
+
+commands = new_commands()
 
 
-@app.command()
+@commands.command()
 def simulate(
     run: Annotated[str, typer.Argument(help="A run folder of dynamics.")],
     start: Annotated[
@@ -37,45 +41,13 @@ def simulate(
     data_root: RootOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """States at any times, before or after a start, all at once; modes may be left out or damped.
+    """Give states at any times, before or after a start; modes may be left out or damped.
 
     Example: linearizer simulate runs/dynamics-pendulum --start "1.0, 0.0" --times 0:10:0.1
     """
-    from .. import simulating
+    from . import use
 
-    result = simulating.simulate(run, start, times, drop or (), out, plot, data_root, damp or ())
+    result = use.simulate(run, start, times, drop or (), out, plot, data_root, damp or ())
     time, state = result["last"]
     shown = ", ".join(f"{v:.5g}" for v in state)
     answer(result, f"{result['rows']} states; at {time:g}: {shown}", as_json)
-
-
-@evaluate_app.command("dynamics")
-def evaluate_dynamics(
-    run: Annotated[str, typer.Argument(help="A run folder of dynamics of a known system.")],
-    minutes: Annotated[
-        float, typer.Option(min=0, help="train the neural ODE for this long; 0 leaves it out")
-    ] = 2.0,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="folder", show_default="RUN/evaluation")
-    ] = None,
-    data_root: RootOption = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Error up to ten times the training horizon, beside DMD, EDMD and a neural ODE; times.
-
-    Example: linearizer evaluate dynamics runs/dynamics-pendulum
-    """
-    from .. import evaluation
-
-    result = paged(evaluation.dynamics(run, out, data_root, note, minutes))
-    if as_json:
-        print_json(result)
-        return
-    for name, row in result["error"].items():
-        at = ", ".join(f"{k} {v:.3g}" for k, v in row.items())
-        typer.echo(f"{name}: {at}")
-    for name, why in result["skipped"].items():
-        typer.echo(f"{name}: not measured, {why}")
-    for name, row in result["rollout_seconds"].items():
-        typer.echo(f"1,000 states in {row * 1e3:.3g} ms: {name}")
-    wrote(result["files"])

@@ -19,7 +19,7 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..bijections import (
+from ...bijections import (
     ActNorm,
     AdditiveCoupling,
     Bijection,
@@ -30,15 +30,16 @@ from ..bijections import (
     mlp,
     subspace,
 )
-from ..draws import Draw
-from ..linearizer import Linearizer
-from ..nets import MLP
-from ..operators import Spirals
-from ..settings import Settings
-from ..spaces import Space
-from .base import App
+from ...data.dynamics import Pair
+from ...data.kinds import Data
+from ...linearizer import Linearizer
+from ...nets import MLP
+from ...operators import Spirals
+from ...spaces import Space
+from ...training.draws import Draw
+from ...training.settings import Settings
 
-__all__ = ["APP", "Config", "Dynamics", "Mode", "loss", "measure"]
+__all__ = ["Config", "Dynamics", "Mode", "loss", "measure"]
 
 
 #: Steps of K for one of g: a slow K leaves g to bend for what is a frequency.
@@ -77,19 +78,19 @@ class Config(Settings):
 
     @property
     def size(self) -> int:
-        """Numbers in a state."""
+        """How many numbers a state has."""
         return math.prod(self.shape)
 
     @property
     def kind(self) -> str:
-        """Which g it is."""
+        """The kind of g."""
         if self.g != "auto":
             return self.g
         return "lift" if self.size <= 32 and len(self.shape) == 1 else "subspace"
 
     @property
     def counts(self) -> tuple[int, int, int, int]:
-        """How many spirals, cycles, decays and constants."""
+        """The numbers of spirals, cycles, decays and constants."""
         others = 2 * self.cycles + self.decays + self.constants
         spirals = self.spirals
         if spirals is None:
@@ -99,7 +100,7 @@ class Config(Settings):
 
     @property
     def rank(self) -> int:
-        """Coordinates of all modes."""
+        """The number of coordinates of all modes."""
         spirals, cycles, decays, constants = self.counts
         return 2 * (spirals + cycles) + decays + constants
 
@@ -167,7 +168,7 @@ class Dynamics(nn.Module):
     # -- states ----------------------------------------------------------------------------
 
     def pad(self, x: Tensor) -> Tensor:
-        """States (n, \\*shape) as points of the Space: zeros after the state."""
+        """Return states (n, \\*shape) as points of the Space: zeros after the state."""
         if tuple(x.shape[1:]) != self.config.shape:
             raise ValueError(
                 f"dynamics: expected states (n, {', '.join(map(str, self.config.shape))}), got "
@@ -177,7 +178,7 @@ class Dynamics(nn.Module):
         return F.pad(x, (0, missing)) if missing else x
 
     def state(self, points: Tensor) -> Tensor:
-        """The states of points of the Space."""
+        """Return the states of points of the Space."""
         if self.space.dim == self.config.size:
             return points
         return points[..., : self.config.size]
@@ -205,7 +206,7 @@ class Dynamics(nn.Module):
         )
 
     def forward(self, t: float | Tensor = 1.0) -> Linearizer:
-        """f_t, for a time or one for each point (batch,), before or after."""
+        """Return f_t, for a time or one for each point (batch,), before or after."""
         core = self.generator.exp(t)
         if bool((self.factors != 1).any()):
             k = core.planes
@@ -216,15 +217,15 @@ class Dynamics(nn.Module):
         return Linearizer(self.space, core, self.space)
 
     def simulate(self, x0: Tensor, times: Tensor | Iterable[float]) -> Tensor:
-        r"""States at all times at once, (n, \*shape) and (m,) → (n, m, \*shape).
+        r"""Return states at all times at once, (n, \*shape) and (m,) → (n, m, \*shape).
 
         g(x0) once, e^{tK} of all times in closed form, g⁻¹ once: no step follows another.
         """
         with torch.inference_mode():
-            states = self._simulated(x0, times)
+            states = self._simulate(x0, times)
         return states.clone()  # a tensor like any other
 
-    def _simulated(self, x0: Tensor, times: Tensor | Iterable[float]) -> Tensor:
+    def _simulate(self, x0: Tensor, times: Tensor | Iterable[float]) -> Tensor:
         z = self.space.coordinates(self.pad(x0))
         t = torch.as_tensor(
             times if isinstance(times, Tensor) else list(times),
@@ -244,7 +245,7 @@ class Dynamics(nn.Module):
 
     @torch.no_grad()
     def spectrum(self) -> list[Mode]:
-        """Frequencies and decays of all modes, in the data's time unit."""
+        """Return frequencies and decays of all modes, in the data's time unit."""
         K = self.generator
         k = K.planes
         power = self.spread.square()
@@ -254,12 +255,10 @@ class Dynamics(nn.Module):
             plane = i < k
             rate = float(K.real[i] if plane else K.single[i - k])
             turn = abs(float(K.imag[i])) / (2 * math.pi) if plane else 0.0
-            found.append(
-                Mode(
-                    i, rate, turn, math.log(2) / -rate if rate else None,
-                    1 / turn if turn else None, float(power[self._places(i)].sum()) / total,
-                )
-            )  # fmt: skip
+            half_life = math.log(2) / -rate if rate else None
+            period = 1 / turn if turn else None
+            share = float(power[self._places(i)].sum()) / total
+            found.append(Mode(i, rate, turn, half_life, period, share))
         return found
 
     @property
@@ -267,7 +266,7 @@ class Dynamics(nn.Module):
         return sum(self.config.counts)
 
     def _places(self, mode: int) -> list[int]:
-        """The coordinates of a mode."""
+        """Return the coordinates of a mode."""
         k = self.config.counts[0] + self.config.counts[1]
         if not 0 <= mode < self._modes:
             raise ValueError(f"dynamics: expected modes 0 to {self._modes - 1}, got {mode}.")
@@ -275,7 +274,7 @@ class Dynamics(nn.Module):
 
     @torch.no_grad()
     def modes(self, phases: int = 8, amplitude: float = 1.5) -> Tensor:
-        r"""Each mode alone as states through one of its cycles, (modes, phases, \*shape).
+        r"""Return each mode alone as states through one of its cycles, (modes, phases, \*shape).
 
         g⁻¹ of the middle of the data with the mode's coordinates on a circle of ``amplitude``
         times their spread; of a mode without a frequency, on the line from − to +.
@@ -297,7 +296,7 @@ class Dynamics(nn.Module):
 
     @torch.no_grad()
     def eigenfunctions(self, x: Tensor) -> Tensor:
-        r"""φ(x), (n, modes), complex: φᵢ(x(t)) = e^{λᵢt} φᵢ(x(0)) on the learned motion."""
+        r"""Return φ(x), (n, modes), complex: φᵢ(x(t)) = e^{λᵢt} φᵢ(x(0)) on the learned motion."""
         z = self.space.coordinates(self.pad(x))
         k = self.generator.planes
         planes = torch.complex(z[:, 0 : 2 * k : 2], z[:, 1 : 2 * k : 2])
@@ -307,7 +306,7 @@ class Dynamics(nn.Module):
     def carry(
         self, mean: Tensor, covariance: Tensor, t: float | Tensor = 1.0
     ) -> tuple[Tensor, Tensor]:
-        r"""A Gaussian in coordinates, after a time: N(e^{tK}m, e^{tK}S e^{tKᵀ}), in closed form.
+        r"""Carry a Gaussian in coordinates through time: N(e^{tK}m, e^{tK}S e^{tKᵀ}).
 
         Arguments:
             mean: m, (n, dim).
@@ -320,11 +319,11 @@ class Dynamics(nn.Module):
     # -- switches --------------------------------------------------------------------------
 
     def without(self, modes: Iterable[int]) -> Dynamics:
-        """The same motion with these modes left out: their coordinates are 0."""
-        return self.damped(modes, 0.0)
+        """Return the same motion with these modes left out: their coordinates are 0."""
+        return self.damp(modes, 0.0)
 
-    def damped(self, modes: Iterable[int], factor: float = 1.0, rate: float = 0.0) -> Dynamics:
-        r"""The same motion with these modes weaker: amplitudes times ``factor``, and e^{−rate·t}.
+    def damp(self, modes: Iterable[int], factor: float = 1.0, rate: float = 0.0) -> Dynamics:
+        r"""Return the motion with these modes weaker: amplitudes times ``factor``, and e^{−rate·t}.
 
         It shares g and the weights of K with this model. A factor other than 0 and 1 counts anew
         with every f_t that is applied, so the group law then needs rate alone.
@@ -341,8 +340,8 @@ class Dynamics(nn.Module):
     # -- training --------------------------------------------------------------------------
 
     @torch.no_grad()
-    def initialize(self, batch: Any) -> None:
-        """Norms of g from states; modes from the best linear motion of short gaps."""
+    def initialize(self, batch: Pair) -> None:
+        """Set the norms of g from states, and modes from the best linear motion of short gaps."""
         x, dt, y = batch.x, batch.dt, batch.y
         both = torch.cat([x, y])
         if len(self.config.shape) == 1:
@@ -364,7 +363,7 @@ class Dynamics(nn.Module):
         self._begin((z + w) / 2, (w - z) / dt[near].double()[:, None])
 
     def _begin(self, z: Tensor, rate: Tensor) -> None:
-        """Start from the best linear ż = K z: its eigenbasis into g, its eigenvalues into K."""
+        """Begin with the best linear ż = K z: its eigenbasis in g, its eigenvalues in K."""
         r, T = self.config.rank, self.config.horizon
         spirals, cycles, decays, _ = self.config.counts
         planes = spirals + cycles
@@ -398,8 +397,8 @@ class Dynamics(nn.Module):
         W = torch.linalg.solve(basis * spread, layer.weight().double())
         _assign(layer, W)
         turns = torch.tensor([abs(found[2 * i].imag) for i in range(planes)])
-        slow = torch.tensor([found[2 * i].real for i in range(spirals)]
-                            + [found[2 * planes + i].real for i in range(decays)])  # fmt: skip
+        places = [*range(0, 2 * spirals, 2), *range(2 * planes, 2 * planes + decays)]
+        slow = torch.tensor([found[i].real for i in places])
         first = float(turns[turns > 0][0]) if bool((turns > 0).any()) else math.pi / T
         missing = turns == 0  # the overtones of one frequency are those of a swing
         turns[missing] = first * torch.arange(2.0, 2 + int(missing.sum()))
@@ -410,7 +409,7 @@ class Dynamics(nn.Module):
 
 
 def _last_linear(g: Bijection) -> InvertibleLinear:
-    """The matrix that the stack on the coordinates ends in."""
+    """Return the matrix that the stack on the coordinates ends in."""
     found = [layer for layer in g.modules() if isinstance(layer, InvertibleLinear)]
     return found[-1]
 
@@ -427,7 +426,7 @@ def _assign(layer: InvertibleLinear, W: Tensor) -> None:
 
 
 def _lift(config: Config) -> Bijection:
-    """(x, 0) ↦ (x, h(x)), then a stack on all of it."""
+    """Build (x, 0) ↦ (x, h(x)), then a stack on all of it."""
     d, n = config.size, config.rank
     start: list[Bijection] = []
     if n > d:
@@ -441,7 +440,7 @@ def _lift(config: Config) -> Bijection:
 
 
 def _twist(config: Config) -> list[Bijection]:
-    """Planes that turn by how far out a point is."""
+    """Build planes that turn by how far out a point is."""
     n, planes = config.rank, config.counts[0] + config.counts[1]
     return [Twist(n, planes, MLP(n - planes, planes, config.hidden))] if planes else []
 
@@ -459,7 +458,7 @@ def _subspace(config: Config) -> Bijection:
     return Chain(*body, *(OnPart(g, config.size) for g in _twist(config)))
 
 
-def loss(model: Dynamics, batch: Any, draw: Draw) -> dict[str, Tensor]:
+def loss(model: Dynamics, batch: Pair, draw: Draw) -> dict[str, Tensor]:
     r"""‖f_Δt(x) − y‖² in data, and ‖e^{ΔtK}g(x) − g(y)‖² in coordinates over their variance.
 
     The first cannot be made small by a g that collapses; the second is the same for a g and any
@@ -499,25 +498,23 @@ def _terms(
     return terms
 
 
-def measure(model: Dynamics, batch: Any, draw: Draw) -> dict[str, Tensor]:
-    """Squared error of f_Δt(x) over the variance of the data, for each pair."""
+def measure(model: Dynamics, batch: Pair, draw: Draw) -> dict[str, Tensor]:
+    """Return the squared error of f_Δt(x) over the variance of the data, for each pair."""
     got = model.state(model(batch.dt)(model.pad(batch.x)))
     return {"error": ((got - batch.y) / model.scale).square().flatten(1).mean(1)}
 
 
-def facts(data: Any) -> dict[str, Any]:
-    """Shape and names of a state and the longest gap, which the data decide."""
+def facts(data: Data) -> dict[str, Any]:
+    """Return shape and names of a state and the longest gap, which the data decide."""
     moves = data.train.trajectories
     longest = float((moves.t[:, data.train.max_lag :] - moves.t[:, : -data.train.max_lag]).max())
-    return {
-        "shape": tuple(data.train.shape), "names": moves.names, "horizon": longest,
-        "unit": moves.unit,
-    }  # fmt: skip
+    shape = tuple(data.train.shape)
+    return {"shape": shape, "names": moves.names, "horizon": longest, "unit": moves.unit}
 
 
 @torch.no_grad()
-def finish(model: Dynamics, data: Any) -> None:
-    """How far each coordinate spreads, and the middle of those that have no decay."""
+def finish(model: Dynamics, data: Data) -> None:
+    """Set how far each coordinate spreads, and the middle of those that have no decay."""
     x = data.train.trajectories.x.flatten(0, 1)
     x = x[:: max(1, len(x) // 4096)].to(model.scale)
     z = torch.cat([model.space.coordinates(model.pad(part)) for part in x.split(1024)])
@@ -528,8 +525,8 @@ def finish(model: Dynamics, data: Any) -> None:
 
 
 @torch.no_grad()
-def preview(model: Dynamics, data: Any, path: Path) -> None:
-    """Test trajectories and what the model says of them from their first state."""
+def preview(model: Dynamics, data: Data, path: Path) -> None:
+    """Draw test trajectories and what the model makes of their first state."""
     from matplotlib.figure import Figure
 
     moves = data.test.trajectories
@@ -578,12 +575,10 @@ def _plot_spectrum(modes: list[Mode], unit: str, path: Path) -> None:
     sizes = [20 + 300 * mode.share for mode in modes]
     axes.scatter([m.rate for m in modes], [m.frequency for m in modes], sizes, alpha=0.6)
     for mode in modes:
-        axes.annotate(str(mode.number), (mode.rate, mode.frequency), fontsize=8,
-                      xytext=(6, 4), textcoords="offset points")  # fmt: skip
-    axes.set(
-        xlabel=f"rate Re λ, 1/{unit}", ylabel=f"frequency |Im λ|/2π, cycles/{unit}",
-        title="Eigenvalues of the generator; area: share of the mode",
-    )  # fmt: skip
+        at, word = (mode.rate, mode.frequency), str(mode.number)
+        axes.annotate(word, at, xytext=(6, 4), textcoords="offset points", fontsize=8)
+    axes.set(xlabel=f"rate Re λ, 1/{unit}", ylabel=f"frequency |Im λ|/2π, cycles/{unit}")
+    axes.set_title("Eigenvalues of the generator; area: share of the mode")
     axes.margins(0.15)
     axes.grid(alpha=0.3)
     figure.savefig(path)
@@ -591,42 +586,55 @@ def _plot_spectrum(modes: list[Mode], unit: str, path: Path) -> None:
 
 @torch.no_grad()
 def _plot_modes(model: Dynamics, modes: list[Mode], path: Path) -> None:
-    from matplotlib.figure import Figure
-
-    shape, frames = model.config.shape, len(model.config.shape) > 1
-    steps = 8 if frames else 64
-    states = model.modes(steps)[[m.number for m in modes]].double().cpu()
-    labels = [_label(m, model.config.unit or "time") for m in modes]
+    frames = len(model.config.shape) > 1
+    states = model.modes(8 if frames else 64)[[m.number for m in modes]].double().cpu()
+    labels = [_label(mode, model.config.unit or "time") for mode in modes]
     if frames:
-        figure = Figure(figsize=(1.3 * steps, 1.5 * len(modes) + 0.3), dpi=110,
-                        layout="constrained")  # fmt: skip
-        for i in range(len(modes)):
-            high = float(states[i].abs().max())
-            for j in range(steps):
-                axes = figure.add_subplot(len(modes), steps, i * steps + j + 1)
-                axes.imshow(states[i, j].reshape(-1, *shape[-2:])[0].numpy(), cmap="RdBu_r",
-                            vmin=-high, vmax=high)  # fmt: skip
-                axes.set_axis_off()
-                if not j:
-                    axes.set_title(labels[i], fontsize=8, loc="left")
-        figure.savefig(path)
+        _plot_frames(states, labels, path)
         return
-    columns = min(4, len(modes))
-    rows = math.ceil(len(modes) / columns)
-    figure = Figure(figsize=(3.2 * columns, 2.8 * rows), dpi=110, layout="constrained")
-    for i in range(len(modes)):
-        axes = figure.add_subplot(rows, columns, i + 1)
-        if 2 <= shape[0] <= 8:
-            closed = torch.cat([states[i], states[i, :1]]) if modes[i].frequency else states[i]
+    size = model.config.size
+    figure, panels = _grid(len(modes), 3.2, 2.8)
+    for axes, mode, state, label in zip(panels, modes, states, labels, strict=False):
+        if 2 <= size <= 8:
+            closed = torch.cat([state, state[:1]]) if mode.frequency else state
             axes.plot(closed[:, 0], closed[:, 1], linewidth=1.2)
             axes.set(xlabel=model.config.names[0], ylabel=model.config.names[1])
         else:
-            axes.imshow(states[i].mT.numpy(), aspect="auto", cmap="RdBu_r", origin="lower",
-                        extent=(0, 1, 0, shape[0]))  # fmt: skip
+            box = (0, 1, 0, size)
+            axes.imshow(state.mT.numpy(), aspect="auto", cmap="RdBu_r", origin="lower", extent=box)
             axes.set(xlabel="cycle")
-        axes.set_title(labels[i], fontsize=8)
+        axes.set_title(label, fontsize=8)
         axes.grid(alpha=0.3)
     figure.savefig(path)
+
+
+def _plot_frames(states: Tensor, labels: list[str], path: Path) -> None:
+    """Draw the first field of frames (modes, phases, C, H, W), a row for each mode."""
+    from matplotlib.figure import Figure
+
+    count, phases = states.shape[:2]
+    size = (1.3 * phases, 1.5 * count + 0.3)
+    figure = Figure(figsize=size, dpi=110, layout="constrained")
+    panels = figure.subplots(count, phases, squeeze=False)
+    for row, state, label in zip(panels, states, labels, strict=True):
+        high = float(state.abs().max())
+        for axes, frame in zip(row, state, strict=True):
+            field = frame.reshape(-1, *frame.shape[-2:])[0]
+            axes.imshow(field.numpy(), cmap="RdBu_r", vmin=-high, vmax=high)
+            axes.set_axis_off()
+        row[0].set_title(label, fontsize=8, loc="left")
+    figure.savefig(path)
+
+
+def _grid(count: int, width: float, height: float) -> tuple[Any, list[Any]]:
+    """Return a figure with so many panels, in rows of up to four."""
+    from matplotlib.figure import Figure
+
+    columns = min(4, count)
+    rows = math.ceil(count / columns)
+    size = (width * columns, height * rows)
+    figure = Figure(figsize=size, dpi=110, layout="constrained")
+    return figure, [figure.add_subplot(rows, columns, i + 1) for i in range(count)]
 
 
 def _label(mode: Mode, unit: str) -> str:
@@ -636,83 +644,27 @@ def _label(mode: Mode, unit: str) -> str:
 
 @torch.no_grad()
 def _plot_eigenfunctions(model: Dynamics, modes: list[Mode], path: Path, points: int = 81) -> None:
-    """|φ| as contours on its angle as colour, over the part of the plane that the modes reach."""
-    from matplotlib.figure import Figure
-
+    """Draw |φ| as contours on its angle as colour, where the modes reach in the plane."""
     states = model.modes(64).flatten(0, 1)
     states = states[states.isfinite().all(1)]
     low, high = states.quantile(0.02, 0), states.quantile(0.98, 0)
     sides = [torch.linspace(float(a), float(b), points) for a, b in zip(low, high, strict=True)]
     grid = torch.cartesian_prod(*sides).to(states)
     values = model.eigenfunctions(grid).unflatten(0, (points, points)).cpu()
-    columns = min(4, len(modes))
-    rows = math.ceil(len(modes) / columns)
-    figure = Figure(figsize=(3.4 * columns, 3.0 * rows), dpi=110, layout="constrained")
+    figure, panels = _grid(len(modes), 3.4, 3.0)
     box = (float(low[0]), float(high[0]), float(low[1]), float(high[1]))
-    for i, mode in enumerate(modes):
-        axes = figure.add_subplot(rows, columns, i + 1)
+    how = {"origin": "lower", "extent": box, "aspect": "auto"}
+    for axes, mode in zip(panels, modes, strict=True):
         phi = values[..., mode.number].T  # rows are the second number of a state
         turning = bool(mode.frequency)
         shown = phi.angle() if turning else phi.real
         most = math.pi if turning else float(shown.abs().max())
-        picture = axes.imshow(shown.numpy(), origin="lower", extent=box, aspect="auto", vmin=-most,
-                              vmax=most, cmap="twilight" if turning else "RdBu_r")  # fmt: skip
+        colours = "twilight" if turning else "RdBu_r"
+        picture = axes.imshow(shown.numpy(), vmin=-most, vmax=most, cmap=colours, **how)
         if turning:
-            axes.contour(
-                *(s.numpy() for s in sides),
-                phi.abs().numpy(),
-                levels=7,
-                colors="white",
-                linewidths=0.7,
-            )
+            lines = {"levels": 7, "colors": "white", "linewidths": 0.7}
+            axes.contour(*(s.numpy() for s in sides), phi.abs().numpy(), **lines)
         figure.colorbar(picture, ax=axes, label="arg φ; lines |φ|" if turning else "φ")
         axes.set(xlabel=model.config.names[0], ylabel=model.config.names[1])
         axes.set_title(_label(mode, model.config.unit or "time"), fontsize=8)
     figure.savefig(path)
-
-
-_TRAINING = {"steps": 3000, "rate": 8e-3, "batch": 256, "ema": 0.995, "validate_every": 1000}
-
-APP = App(
-    name="dynamics",
-    Config=Config,
-    model=Dynamics,
-    loss=loss,
-    measure=measure,
-    metric="error",
-    maximize=False,
-    linearizer=lambda model: model(model.config.horizon),
-    facts=facts,
-    decided=("shape", "names", "horizon", "unit"),
-    preview=preview,
-    finish=finish,
-    spectrum=spectrum,
-    data="pendulum",
-    source="trajectories",
-    training=_TRAINING,
-    presets={
-        "pendulum": {
-            "data": {"name": "pendulum"},
-            "model": {"spirals": 1, "hidden": 32},
-            "training": {"steps": 5000},
-        },
-        "duffing": {
-            "data": {"name": "duffing"},
-            "model": {"spirals": 2, "constants": 1, "hidden": 32},
-            "training": {"steps": 4000},
-        },
-        "van-der-pol": {
-            "data": {"name": "van-der-pol"},
-            "model": {"spirals": 0, "cycles": 2, "decays": 1, "hidden": 32},
-        },
-        "lorenz": {
-            "data": {"name": "lorenz"},
-            "model": {"spirals": 3, "decays": 1, "constants": 1, "stable": False},
-        },
-        "lambda-omega": {
-            "data": {"name": "lambda-omega", "trajectories": 400, "size": 16},
-            "model": {"spirals": 4, "cycles": 4, "blocks": 2},
-            "training": {"steps": 600, "rate": 2e-3, "validate_every": 200},
-        },
-    },
-)

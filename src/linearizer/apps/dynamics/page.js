@@ -1,6 +1,6 @@
 // x(t) = g⁻¹ e^{tK} g(x₀): a start, all times at once, modes on and off.
-import { $, Job, announce, make, number, paint, within } from "./kit.js";
-import { complexPlane, node, path, plot, redrawn, tall } from "./plot.js";
+import { $, Job, announce, make, number, paint, within } from "../../kit.js";
+import { complexPlane, node, path, plot, redrawn, tall } from "../../plot.js";
 
 /** Half of the points of a trajectory; the start is between the halves. */
 const HALF = 200;

@@ -12,15 +12,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .apps.dynamics import Dynamics
-from .checkpoint import atomic
-from .data.dynamics import System, system_of
-from .runs import Opened, opened, run_data
-from .sampling import place, written
-from .settings import resolve
-from .sources import DynamicsSettings, parameters_of
+from ...data.dynamics import System, Trajectories, system_of
+from ...data.trajectories import DynamicsSettings, parse_parameters
+from ...runs.store import load_data, open_run
+from ...training.checkpoint import atomic
+from ...training.settings import resolve
+from ..base import Run
+from ..images import make_parent, picture_path
+from .model import Dynamics
 
-__all__ = ["dynamics_of", "known_system", "parse_times", "ranges", "reference", "simulate"]
+__all__ = ["find_system", "open_dynamics", "parse_times", "ranges", "reference", "simulate"]
 
 #: States that one simulation may have.
 MOST = 1_000_000
@@ -29,16 +30,16 @@ ORDINARY = ("pendulum", "duffing", "van-der-pol", "lorenz")
 MOST_PARTS = 1000
 
 
-def dynamics_of(run: str | Path) -> Opened:
-    """A run that holds dynamics."""
-    one = opened(run)
-    if not isinstance(one.model, Dynamics):
-        raise ValueError(f"{run}: expected dynamics, but the run holds {one.app.name}.")
-    return one
+def open_dynamics(run: str | Path | Run) -> Run:
+    """Open a run that holds dynamics."""
+    opened = run if isinstance(run, Run) else open_run(run)
+    if not isinstance(opened.model, Dynamics):
+        raise ValueError(f"{run}: expected dynamics, but the run holds {opened.app.name}.")
+    return opened
 
 
 def parse_times(text: str) -> list[float]:
-    """'0:10:0.1' (first : last : step, the last included), or times with commas between."""
+    """Return the times of '0:10:0.1' (first : last : step, both ends) or of a list with commas."""
     ranged = text.count(":") == 2
     try:
         numbers = [float(word) for word in text.split(":" if ranged else ",")]
@@ -60,15 +61,15 @@ def parse_times(text: str) -> list[float]:
     return [first + i * step for i in range(count)]
 
 
-def _start(text: str, one: Opened, root: Path | None) -> Tensor:
-    """A state (1, \\*shape) from numbers, or the first one of a test trajectory: test:3."""
-    config = one.model.config
+def _parse_start(text: str, run: Run, root: Path | None) -> Tensor:
+    """Return a state (1, \\*shape) of these numbers, or of a test trajectory as in test:3."""
+    config = run.model.config
     if text.startswith("test:"):
-        moves = run_data(one, root).test.trajectories  # type: ignore[union-attr]
+        moves: Trajectories = load_data(run, root).test.trajectories
         number = text.removeprefix("test:").strip()
         if not number.isdigit() or int(number) >= len(moves):
             raise ValueError(f"start: expected test:0 to test:{len(moves) - 1}, got {text!r}.")
-        return moves.x[int(number), :1].to(one.model.scale)
+        return moves.x[int(number), :1].to(run.model.scale)
     try:
         numbers = [float(word) for word in text.split(",")]
     except ValueError:
@@ -79,22 +80,22 @@ def _start(text: str, one: Opened, root: Path | None) -> Tensor:
             f"start: expected {config.size} numbers with commas between ({what}), or test:0 for "
             f"the first state of a test trajectory, got {text!r}."
         )
-    return torch.tensor(numbers).to(one.model.scale).reshape(1, *config.shape)
+    return torch.tensor(numbers).to(run.model.scale).reshape(1, *config.shape)
 
 
-def known_system(one: Opened) -> System | None:
-    """The known system of ordinary differential equations that a run was trained on, if it was."""
-    saved = one.config.get("data") or {}
+def find_system(run: Run) -> System | None:
+    """Return the known system of ordinary differential equations that a run was trained on."""
+    saved = run.config.get("data") or {}
     if saved.get("name") not in ORDINARY:
         return None
-    settings = resolve(DynamicsSettings, str(one.folder), saved)
-    return system_of(settings.name, parameters_of(settings))
+    settings = resolve(DynamicsSettings, str(run.folder), saved)
+    return system_of(settings.name, parse_parameters(settings))
 
 
-def ranges(one: Opened) -> list[tuple[float, float]]:
-    """Where a state may start, from least to largest, for each of its numbers."""
-    model: Dynamics = one.model
-    if (system := known_system(one)) is not None:
+def ranges(run: Run) -> list[tuple[float, float]]:
+    """Return where a state may start, from least to largest, for each of its numbers."""
+    model: Dynamics = run.model
+    if (system := find_system(run)) is not None:
         x = system.start(4096, torch.Generator().manual_seed(0))
         low, high = x.amin(0), x.amax(0)
     else:
@@ -105,9 +106,9 @@ def ranges(one: Opened) -> list[tuple[float, float]]:
     return [(float(f"{a:.3g}"), float(f"{b:.3g}")) for a, b in ends]
 
 
-def reference(one: Opened, x0: Tensor, times: Tensor) -> Tensor | None:
-    """States (m, d) of the known system itself at all times; None where that would take long."""
-    system = known_system(one)
+def reference(run: Run, x0: Tensor, times: Tensor) -> Tensor | None:
+    """Return states (m, d) of the known system itself; None where that would take long."""
+    system = find_system(run)
     if system is None:
         return None
     parts = max(1, math.ceil(float(times.abs().max()) / system.max_step))
@@ -116,8 +117,8 @@ def reference(one: Opened, x0: Tensor, times: Tensor) -> Tensor | None:
     return system.advance(x0.double().expand(len(times), -1), times.double(), parts)
 
 
-def _rates(damp: Sequence[str]) -> dict[int, float]:
-    """Modes and how much faster they decay, from words such as 0=0.2."""
+def _parse_rates(damp: Sequence[str]) -> dict[int, float]:
+    """Return modes and how much faster they decay, from words such as 0=0.2."""
     rates = {}
     for word in damp:
         mode, _, rate = word.partition("=")
@@ -133,7 +134,7 @@ def _rates(damp: Sequence[str]) -> dict[int, float]:
 
 @torch.no_grad()
 def simulate(
-    run: str | Path,
+    run: str | Path | Run,
     start: str,
     times: str,
     drop: Sequence[int] = (),
@@ -142,36 +143,35 @@ def simulate(
     root: Path | None = None,
     damp: Sequence[str] = (),
 ) -> dict[str, Any]:
-    """States from a start at all times, as CSV (or NPZ), and as a PNG beside it if asked for.
+    """Write the states from a start at all times, as CSV (or NPZ), and as a PNG if asked for.
 
     Modes in ``drop`` are left out; those in ``damp``, as in 0=0.2, decay by e^(−0.2 t) more.
     """
-    one = dynamics_of(run)
-    model: Dynamics = one.model
+    run = open_dynamics(run)
+    model: Dynamics = run.model
     t = parse_times(times)
-    x0 = _start(start, one, root)
+    x0 = _parse_start(start, run, root)
     moving = model.without(drop)
-    for mode, rate in (rates := _rates(damp)).items():
-        moving = moving.damped([mode], rate=rate)
+    for mode, rate in (rates := _parse_rates(damp)).items():
+        moving = moving.damp([mode], rate=rate)
     states = moving.simulate(x0, t)[0]
-    finite = bool(states.isfinite().all())
     frames = len(model.config.shape) > 1
-    out = out or place(one, "simulated.npz" if frames else "simulated.csv")
+    out = out or picture_path(run, "simulated.npz" if frames else "simulated.csv")
     if out.suffix.lower() not in (".csv", ".npz"):
         raise ValueError(f"simulate: expected a name that ends in .csv or .npz, got {out}.")
     if frames and out.suffix.lower() == ".csv":
         raise ValueError(f"simulate: frames do not fit into a CSV. Write an .npz instead of {out}.")
-    picture = out.with_suffix(".png")
-    written(out)
-    if plot:
-        written(picture)
+    files = [out, out.with_suffix(".png")] if plot else [out]
+    for file in files:
+        make_parent(file)
     _write(out, t, states, model.config.names)
-    files = [out]
     if plot:
         changes = [f"without {mode}" for mode in drop]
         changes += [f"{mode} damped by {rate:g}" for mode, rate in rates.items()]
-        _plot(picture, t, states, model, ", ".join([one.folder.name, *changes]))
-        files.append(picture)
+        title = ", ".join([run.folder.name, *changes])
+        draw = _plot_frames if frames else _plot_numbers
+        draw(files[1], t, states, model.config.names, title)
+    finite = bool(states.isfinite().all())
     notes = [] if finite else ["some states are infinite: so far back or forth the model explodes"]
     return {
         "rows": len(t),
@@ -201,45 +201,54 @@ def _columns(names: Sequence[str], count: int) -> list[str]:
     return list(names) if len(names) == count else [f"{names[0]}{i}" for i in range(count)]
 
 
-def _plot(path: Path, t: Sequence[float], states: Tensor, model: Dynamics, title: str) -> None:
+def _plot_frames(
+    path: Path, t: Sequence[float], states: Tensor, names: Sequence[str], title: str
+) -> None:
+    """Draw up to eight frames, a row for each field."""
     from matplotlib.figure import Figure
 
     values = states.double().cpu().numpy()
-    if len(model.config.shape) > 1:
-        shown = np.linspace(0, len(t) - 1, min(8, len(t))).round().astype(int)
-        figure = Figure(figsize=(1.6 * len(shown), 1.6 * values.shape[1] + 0.6), dpi=130,
-                        layout="constrained")  # fmt: skip
-        high = float(np.abs(values[shown]).max())
-        for field in range(values.shape[1]):
-            for j, i in enumerate(shown):
-                axes = figure.add_subplot(values.shape[1], len(shown), field * len(shown) + j + 1)
-                axes.imshow(values[i, field], cmap="RdBu_r", vmin=-high, vmax=high)
-                axes.set_axis_off()
-                if not field:
-                    axes.set_title(f"t = {t[i]:.3g}", fontsize=8)
-        figure.suptitle(title, fontsize=10)
-        figure.savefig(path)
-        return
-    names = _columns(model.config.names, values.shape[1])
-    plane = 2 <= values.shape[1] <= 8
+    shown = np.linspace(0, len(t) - 1, min(8, len(t))).round().astype(int)
+    size = (1.6 * len(shown), 1.6 * len(names) + 0.6)
+    figure = Figure(figsize=size, dpi=130, layout="constrained")
+    panels = figure.subplots(len(names), len(shown), squeeze=False)
+    high = float(np.abs(values[shown]).max())
+    for field, row in enumerate(panels):
+        for i, axes in zip(shown, row, strict=True):
+            axes.imshow(values[i, field], cmap="RdBu_r", vmin=-high, vmax=high)
+            axes.set_axis_off()
+    for i, axes in zip(shown, panels[0], strict=True):
+        axes.set_title(f"t = {t[i]:.3g}", fontsize=8)
+    figure.suptitle(title, fontsize=10)
+    figure.savefig(path)
+
+
+def _plot_numbers(
+    path: Path, t: Sequence[float], states: Tensor, names: Sequence[str], title: str
+) -> None:
+    """Plot the numbers of states over time, and the first two of them against each other."""
+    from matplotlib.figure import Figure
+
+    values = states.double().cpu().numpy()
+    count = values.shape[1]
+    plane, columns = 2 <= count <= 8, _columns(names, count)
     figure = Figure(figsize=(9.5 if plane else 6.5, 3.6), dpi=130, layout="constrained")
     axes = figure.add_subplot(1, 2 if plane else 1, 1)
-    if values.shape[1] > 8:
-        shown_t = [min(t), max(t)]
-        axes.imshow(values.T, aspect="auto", cmap="RdBu_r", origin="lower",
-                    extent=(shown_t[0], shown_t[1], 0, values.shape[1]))  # fmt: skip
-        axes.set(xlabel="time", ylabel=model.config.names[0], title=title)
+    axes.set(xlabel="time", title=title)
+    if count > 8:
+        box = (min(t), max(t), 0, count)
+        axes.imshow(values.T, aspect="auto", cmap="RdBu_r", origin="lower", extent=box)
+        axes.set_ylabel(names[0])
     else:
-        for j, name in enumerate(names):
+        for j, name in enumerate(columns):
             axes.plot(t, values[:, j], label=name, linewidth=1.2)
-        axes.set(xlabel="time", title=title)
         axes.grid(alpha=0.3)
         axes.legend(loc="upper right", fontsize=8)
     if plane:
         phase = figure.add_subplot(1, 2, 2)
         phase.plot(values[:, 0], values[:, 1], linewidth=1)
         phase.plot(values[:1, 0], values[:1, 1], "o", markersize=4, label="first")
-        phase.set(xlabel=names[0], ylabel=names[1])
+        phase.set(xlabel=columns[0], ylabel=columns[1])
         phase.grid(alpha=0.3)
         phase.legend(fontsize=8)
     figure.savefig(path)

@@ -3,7 +3,6 @@ r"""What a trained flow is for: collapse, sample, encode, interpolate, combine, 
 from __future__ import annotations
 
 import copy
-import hashlib
 import math
 import re
 import time
@@ -14,20 +13,33 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import data
-from .apps.flow import Flow
-from .bijections import Flatten
-from .checkpoint import HUB_WEIGHTS, WEIGHTS, is_shipped, read_tensors, write_tensors
-from .data.images import Picture
-from .linearizer import Linearizer
-from .operators import Dense, LowRank, Operator, ScaledIdentityPlusLowRank
-from .pictures import image_grid
-from .runs import Opened, opened, run_data
-from .solvers import choose_steps
+from ... import data
+from ...bijections import Flatten
+from ...linearizer import Linearizer
+from ...metrics.images import psnr
+from ...runs.pictures import image_grid
+from ...runs.store import load_data, open_run, place, save
+from ...solvers import choose_steps
+from ...training.checkpoint import CONFIG, read_config, write_tensors
+from ..base import Run
+from ..images import make_parent, picture_path, read_images_for
+from .model import Flow
 
-__all__ = ["Collapsed", "Compared", "Steps", "along", "bordered", "collapsed", "combine",
-           "compared", "encode", "interpolate", "place", "read_for", "sample", "steered", "walk",
-           "written"]  # fmt: skip
+__all__ = [
+    "Comparison",
+    "Steps",
+    "choose_number_of_steps",
+    "collapse",
+    "combine",
+    "compare",
+    "encode",
+    "interpolate",
+    "interpolate_between",
+    "open_flow",
+    "sample",
+    "steer",
+    "walk",
+]
 
 
 class Steps(NamedTuple):
@@ -47,97 +59,63 @@ class Steps(NamedTuple):
 STEPS = Steps()
 
 
-class Collapsed(NamedTuple):
-    """The one-step map, and where its operator is kept."""
-
-    f: Linearizer
-    path: Path | None  #: None for a shipped model, whose folder stays as it is
-    reused: bool
-    seconds: float
-
-
-def flow_of(run: str | Path) -> Opened:
-    """A run that holds a flow."""
-    one = opened(run)
-    if not isinstance(one.model, Flow):
-        raise ValueError(f"{run}: expected a flow, but the run holds {one.app.name}.")
-    return one
+def open_flow(run: str | Path | Run) -> Run:
+    """Open a run that holds a flow, and refuse any other."""
+    opened = run if isinstance(run, Run) else open_run(run)
+    if not isinstance(opened.model, Flow):
+        held = opened.app.name
+        raise ValueError(f"{opened.folder}: expected a flow, but the run holds {held}.")
+    return opened
 
 
 @torch.no_grad()
-def collapsed(run: Opened, how: Steps = STEPS, again: bool = False) -> Collapsed:
-    """The steps as one operator, from the run folder where it was kept."""
+def collapse(run: str | Path | Run, how: Steps = STEPS, out: Path | None = None) -> dict[str, Any]:
+    """Collapse the steps into one operator, and write the one-step map into a folder.
+
+    ``lz.load`` of the folder, RUN/operators/HOW unless told, gives the Linearizer.
+    """
+    run = open_flow(run)
+    folder = out or place(run, f"operators/{how}")
+    if (folder / CONFIG).exists() and read_config(folder)["app"] is not None:
+        raise ValueError(
+            f"collapse: expected a new folder or one of an earlier collapse, but {folder} holds a "
+            "run. Choose another with --out."
+        )
     begun = time.perf_counter()
-    model: Flow = run.model
-    path = None
-    if not is_shipped(run.folder):
-        path = run.folder / "operators" / f"{how}.safetensors"
-        key = {"weights": _digest(run.folder), **how._asdict()}
-        if path.exists() and not again and (kept := _kept(path, key)) is not None:
-            f = Linearizer(model.source, kept, model.target)
-            return Collapsed(f, path, True, time.perf_counter() - begun)
-    f = model.collapse(*how)
-    if path is not None:
-        tensors, kind = _pack(f.operator)
-        try:
-            path.parent.mkdir(exist_ok=True)
-            write_tensors(path, tensors, {"kind": kind, **key})
-        except OSError:
-            path = None  # a folder that cannot be written; it works without
-    return Collapsed(f, path, False, time.perf_counter() - begun)
+    f = run.model.collapse(*how)
+    seconds = time.perf_counter() - begun
+    save(f, folder)
+    return {
+        **how._asdict(),
+        "seconds": seconds,
+        "rank": f.rank(),
+        "kind": type(f.operator).__name__,
+        "shape": list(f.operator.shape),
+        "files": [folder],
+    }
 
 
-def _kept(path: Path, key: dict[str, Any]) -> Operator | None:
-    """The operator in a file, if it is whole and of these weights and steps."""
-    try:
-        tensors, about = read_tensors(path)
-        if any(about.get(name) != value for name, value in key.items()):
-            return None
-        return _unpack(tensors, about["kind"])
-    except (ValueError, OSError, KeyError):
-        return None  # damaged: it is made again
+def choose_number_of_steps(
+    run: str | Path | Run, solver: str, error: float, t0: float = 0.0, t1: float = 1.0
+) -> int:
+    """Return how many steps reach a relative error, judged in float64."""
+    family = copy.deepcopy(open_flow(run).model.family).double()
+    return choose_steps(family, solver, error, t0, t1)
 
 
-def steps_for(run: Opened, solver: str, error: float, t0: float = 0.0, t1: float = 1.0) -> int:
-    """How many steps reach a relative error, judged in float64."""
-    return choose_steps(copy.deepcopy(run.model.family).double(), solver, error, t0, t1)
-
-
-def _digest(folder: Path) -> str:
-    path = folder / WEIGHTS
-    if not path.exists():
-        path = folder / HUB_WEIGHTS
-    return hashlib.sha256(path.read_bytes()).hexdigest()
-
-
-_KINDS: dict[str, tuple[type[Operator], tuple[str, ...]]] = {
-    "LowRank": (LowRank, ("U", "V")),
-    "ScaledIdentityPlusLowRank": (ScaledIdentityPlusLowRank, ("alpha", "U", "V")),
-    "Dense": (Dense, ("matrix",)),
-}
-
-
-def _pack(A: Operator) -> tuple[dict[str, Tensor], str]:
-    kind = type(A).__name__
-    if kind not in _KINDS:
-        A, kind = Dense(A.dense()), "Dense"
-    return {name: getattr(A, name).detach().contiguous() for name in _KINDS[kind][1]}, kind
-
-
-def _unpack(tensors: dict[str, Tensor], kind: str) -> Operator:
-    make, names = _KINDS[kind]
-    return make(*(tensors[name] for name in names))
-
-
-# -- uses --------------------------------------------------------------------------------------
+# -- on tensors --------------------------------------------------------------------------------
 
 
 @torch.no_grad()
-def steered(
-    model: Flow, n: int, seed: int, temperature: float = 1.0, V: Tensor | None = None,
+def steer(
+    model: Flow,
+    n: int,
+    seed: int,
+    temperature: float = 1.0,
+    V: Tensor | None = None,
     amounts: Sequence[float] = (),
-) -> Tensor:  # fmt: skip
-    r"""Noise moved by Σ aᵢ·σᵢ·vᵢ in its coordinates, vᵢ the first columns of V, (dim, k).
+) -> Tensor:
+    r"""Return noise moved by Σ aᵢ·σᵢ·vᵢ in its coordinates, vᵢ the first columns of V, (dim, k).
 
     σᵢ is the spread of noise along vᵢ: 1 where noise is its own coordinates, else measured.
     """
@@ -156,13 +134,13 @@ def steered(
 
 
 @torch.no_grad()
-def along(f: Linearizer, back: Linearizer, a: Tensor, b: Tensor, s: Tensor) -> Tensor:
-    r"""f((1−s) f†(a) ⊕ s f†(b)) for all s; ``back`` is f†."""
+def interpolate_between(f: Linearizer, back: Linearizer, a: Tensor, b: Tensor, s: Tensor) -> Tensor:
+    r"""Return f((1−s) f†(a) ⊕ s f†(b)) for all s; ``back`` is f†."""
     codes = back(torch.cat([a, b]))
     return f(f.source.geodesic(codes[:1], codes[1:], s.to(codes)).flatten(0, 1))
 
 
-class Compared(NamedTuple):
+class Comparison(NamedTuple):
     """One sample by one operator and by the loop that it equals."""
 
     one_step: Tensor
@@ -172,20 +150,23 @@ class Compared(NamedTuple):
 
 
 @torch.no_grad()
-def compared(model: Flow, f: Linearizer, how: Steps, seed: int) -> Compared:
-    """Both ways from the same noise, timed."""
+def compare(model: Flow, f: Linearizer, how: Steps, seed: int) -> Comparison:
+    """Go both ways from the same noise, and time them."""
     noise = model.noise(1, seed)
     f(noise)  # not timed: the first call of all is slower
     start = time.perf_counter()
-    one = f(noise)
+    once = f(noise)
     middle = time.perf_counter()
     loop = model.integrate(noise, how.solver, how.steps)
-    return Compared(one, loop, middle - start, time.perf_counter() - middle)
+    return Comparison(once, loop, middle - start, time.perf_counter() - middle)
+
+
+# -- on files ----------------------------------------------------------------------------------
 
 
 @torch.no_grad()
 def sample(
-    run: str | Path,
+    run: str | Path | Run,
     n: int,
     seed: int = 0,
     how: Steps = STEPS,
@@ -194,145 +175,144 @@ def sample(
     temperature: float = 1.0,
     loop: bool = False,
 ) -> dict[str, Any]:
-    """Samples from noise, by the collapsed operator or by the loop that it equals."""
+    """Draw samples from noise, by the collapsed operator or by the loop that it equals."""
     if not math.isfinite(temperature):
         raise ValueError(f"sample: expected a finite temperature, got {temperature}.")
-    one = flow_of(run)
-    model: Flow = one.model
+    run = open_flow(run)
+    model: Flow = run.model
     noise = temperature * model.noise(n, seed)
-    if loop:
-        begun = time.perf_counter()
-        x = torch.cat([model.integrate(part, how.solver, how.steps) for part in noise.split(256)])
-        facts: dict[str, Any] = {"operator": None, "reused": False}
-    else:
-        B = collapsed(one, how)
-        begun = time.perf_counter()
-        x = torch.cat([B.f(part) for part in noise.split(256)])
-        facts = {"operator": B.path, "reused": B.reused, "collapse_seconds": B.seconds}
-    seconds = time.perf_counter() - begun
-    out = out or place(one, f"seed-{seed}.png")
-    columns = min(n, max(1, round(n**0.5)))
-    written(out)
+    begun = time.perf_counter()
+    f = None if loop else model.collapse(*how)
+    middle = time.perf_counter()
+    parts = noise.split(256)
+    x = torch.cat([f(p) if f else model.integrate(p, how.solver, how.steps) for p in parts])
+    end = time.perf_counter()
     kind = f"{how.steps} steps of {how.solver}" + ("" if loop else ", collapsed into one")
-    image_grid(out, x[: 32 * columns].split(columns), title=f"{one.folder.name}: {kind}", cell=0.6)
+    columns = max(1, round(n**0.5))
+    out = make_parent(out or picture_path(run, f"seed-{seed}.png"))
+    image_grid(out, x[: 32 * columns].split(columns), title=f"{run.folder.name}: {kind}", cell=0.6)
     files = [out]
     if tensor is not None:
-        written(tensor)
-        write_tensors(tensor, {"x": x, "noise": noise}, {"seed": seed, "run": one.folder.name})
-        files.append(tensor)
-    return {"samples": n, "seconds": seconds, **facts, "files": files}
+        files.append(make_parent(tensor))
+        write_tensors(tensor, {"x": x, "noise": noise}, {"seed": seed, "run": run.folder.name})
+    return {
+        "samples": n,
+        "seconds": end - middle,
+        "collapse_seconds": 0.0 if loop else middle - begun,
+        "files": files,
+    }
 
 
 @torch.no_grad()
 def encode(
-    run: str | Path,
+    run: str | Path | Run,
     images: Sequence[str | Path],
     how: Steps = STEPS,
     out: Path | None = None,
     tensor: Path | None = None,
 ) -> dict[str, Any]:
-    """Images to noise by f†, and back."""
-    from .metrics import psnr
-
-    one = flow_of(run)
-    x, notes = read_for(one, images)
-    f = collapsed(one, how).f
+    """Encode images to noise by f†, and decode them again."""
+    run = open_flow(run)
+    x, notes = read_images_for(run, images)
+    f = run.model.collapse(*how)
     noise = f.pinv()(x)
     back = f(noise)
-    out = out or place(one, "encoded.png")
-    written(out)
-    names = [Path(p).name[:14] for p in images]
-    shown = noise / (2 * noise.flatten(1).std(1).clamp_min(1e-6))[:, None, None, None] / 2 + 0.5
-    image_grid(
-        out, [x[:16], shown[:16], back[:16]], ["x", "f†(x)", "f(f†(x))"], names[:16],
-        "Images, the noise that they come from, and back",
-    )  # fmt: skip
+    out = make_parent(out or picture_path(run, "encoded.png"))
+    names = [Path(p).name[:14] for p in images[:16]]
+    spread = noise.flatten(1).std(1).clamp_min(1e-6)[:, None, None, None]
+    rows = [row[:16] for row in (x, noise / (4 * spread) + 0.5, back)]
+    title = "Images, the noise that they come from, and back"
+    image_grid(out, rows, ["x", "f†(x)", "f(f†(x))"], names, title)
     files = [out]
     if tensor is not None:
-        written(tensor)
-        write_tensors(tensor, {"noise": noise, "x": x}, {"run": one.folder.name})
-        files.append(tensor)
-    rows = {str(p): v for p, v in zip(images, psnr(back.clamp(0, 1), x).tolist(), strict=True)}
-    return {"psnr": rows, "notes": notes, "files": files}
+        files.append(make_parent(tensor))
+        write_tensors(tensor, {"noise": noise, "x": x}, {"run": run.folder.name})
+    values = psnr(back.clamp(0, 1), x).tolist()
+    found = {str(path): value for path, value in zip(images, values, strict=True)}
+    return {"psnr": found, "notes": notes, "files": files}
 
 
 @torch.no_grad()
 def interpolate(
-    run: str | Path, a: str | Path, b: str | Path, n: int = 9, how: Steps = STEPS,
+    run: str | Path | Run,
+    a: str | Path,
+    b: str | Path,
+    n: int = 9,
+    how: Steps = STEPS,
     out: Path | None = None,
-) -> dict[str, Any]:  # fmt: skip
-    r"""f((1−s) f†(a) ⊕ s f†(b)) for n values of s, over the cross-fade of pixels."""
-    one = flow_of(run)
-    x, notes = read_for(one, [a, b])
-    f = collapsed(one, how).f
+) -> dict[str, Any]:
+    r"""Draw f((1−s) f†(a) ⊕ s f†(b)) for n values of s, over the cross-fade of pixels."""
+    run = open_flow(run)
+    x, notes = read_images_for(run, [a, b])
+    f = run.model.collapse(*how)
     s = torch.linspace(0, 1, n)
-    path = along(f, f.pinv(), x[:1], x[1:], s)
+    path = interpolate_between(f, f.pinv(), x[:1], x[1:], s)
     fade = torch.cat([(1 - v) * x[:1] + v * x[1:] for v in s])
-    out = out or place(one, "interpolation.png")
-    written(out)
-    image_grid(out, [path, fade], ["through the noise", "cross-fade"], [f"{v:.2g}" for v in s],
-               f"From {Path(a).name} to {Path(b).name}")  # fmt: skip
+    out = make_parent(out or picture_path(run, "interpolation.png"))
+    labels, title = ["through the noise", "cross-fade"], f"From {Path(a).name} to {Path(b).name}"
+    image_grid(out, [path, fade], labels, [f"{v:.2g}" for v in s], title)
     return {"notes": notes, "files": [out]}
 
 
 @torch.no_grad()
 def combine(
-    run: str | Path,
+    run: str | Path | Run,
     expression: str,
     how: Steps = STEPS,
     out: Path | None = None,
     root: Path | None = None,
 ) -> dict[str, Any]:
-    r"""f(⊕ᵢ aᵢ ⊙ f†(xᵢ)) for a sum such as ``class:3 - class:8 + photo.png``.
+    r"""Draw f(⊕ᵢ aᵢ ⊙ f†(xᵢ)) for a sum such as ``class:3 - class:8 + photo.png``.
 
     ``class:NAME`` is the mean, in the induced space of the noise, of the training images of a
     class or attribute.
     """
-    one = flow_of(run)
+    run = open_flow(run)
     terms = _parse(expression)
-    f = collapsed(one, how).f
+    f = run.model.collapse(*how)
     encode = f.pinv()
     points, notes, labels = [], [], []
     for weight, what in terms:
         if what.startswith("class:"):
-            code = _class_mean(one, what[6:], encode, root)
+            code = _class_mean(run, what[6:], encode, root)
         else:
-            x, more = read_for(one, [what])
+            x, more = read_images_for(run, [what])
             notes += more
             code = encode(x)
         points.append(code)
         labels.append(f"{weight:+g} {Path(what).name}")
     result = f(f.source.combine([w for w, _ in terms], torch.cat(points)))
-    out = out or place(one, "combination.png")
-    written(out)
-    image_grid(out, [torch.cat([*(f(p) for p in points), result])], [], [*labels, "sum"],
-               "Arithmetic of what the images encode to", cell=1.2)  # fmt: skip
+    row = torch.cat([*(f(p) for p in points), result])
+    out = make_parent(out or picture_path(run, "combination.png"))
+    title = "Arithmetic of what the images encode to"
+    image_grid(out, [row], [], [*labels, "sum"], title, cell=1.2)
     return {"terms": labels, "notes": notes, "files": [out]}
 
 
 @torch.no_grad()
 def walk(
-    run: str | Path, k: int = 6, seed: int = 0, how: Steps = STEPS, out: Path | None = None
+    run: str | Path | Run, k: int = 6, seed: int = 0, how: Steps = STEPS, out: Path | None = None
 ) -> dict[str, Any]:
-    r"""From one noise x₀ along the strongest singular directions vᵢ of f, with ⟨x, vᵢ⟩ = −3 … 3."""
-    one = flow_of(run)
-    f = collapsed(one, how).f
+    r"""Walk from a noise x₀ along the strongest singular directions vᵢ of f, ⟨x, vᵢ⟩ = −3 … 3."""
+    run = open_flow(run)
+    f = run.model.collapse(*how)
     svd = f.operator.svd(k)
-    start = f.source.coordinates(one.model.noise(1, seed))
+    start = f.source.coordinates(run.model.noise(1, seed))
     amounts = torch.linspace(-3, 3, 9)
     rows = []
     for v in svd.V.mT[:k]:
         z = start + (amounts[:, None].to(start) - start[0] @ v) * v
         rows.append(f(f.source.points(z)))
-    out = out or place(one, f"walk-seed-{seed}.png")
-    written(out)
-    image_grid(out, rows, [f"v{i + 1}, σ = {s:.3g}" for i, s in enumerate(svd.S[:k].tolist())],
-               [f"{c:+.2g}" for c in amounts], "One sample along singular directions")  # fmt: skip
-    return {"singular_values": svd.S[:k].tolist(), "files": [out]}
+    values = svd.S[:k].tolist()
+    labels = [f"v{i}, σ = {s:.3g}" for i, s in enumerate(values, 1)]
+    out = make_parent(out or picture_path(run, f"walk-seed-{seed}.png"))
+    title = "One sample along singular directions"
+    image_grid(out, rows, labels, [f"{c:+.2g}" for c in amounts], title)
+    return {"singular_values": values, "files": [out]}
 
 
 def _parse(expression: str) -> list[tuple[float, str]]:
-    """``2*a.png - class:8 + b.png`` as [(2.0, "a.png"), (-1.0, "class:8"), (1.0, "b.png")]."""
+    """Read ``2*a.png - class:8 + b.png`` as [(2.0, "a.png"), (-1.0, "class:8"), (1.0, "b.png")]."""
     terms = []
     text = expression.strip()
     first, text = (text[0], text[1:].strip()) if text[:1] in ("+", "-") else ("+", text)
@@ -354,40 +334,14 @@ def _parse(expression: str) -> list[tuple[float, str]]:
     return terms
 
 
-def _class_mean(one: Opened, name: str, encode: Linearizer, root: Path | None) -> Tensor:
-    train = run_data(one, root).train
+def _class_mean(run: Run, name: str, encode: Linearizer, root: Path | None) -> Tensor:
+    train = load_data(run, root).train
     if not isinstance(train, data.Images) or train.labels is None:
-        raise ValueError(f"combine: {one.folder.name} was trained on images without labels.")
+        raise ValueError(f"combine: {run.folder.name} was trained on images without labels.")
     names = [n.lower() for n in train.names]
     if name.lower() not in names:
         raise ValueError(f"combine: there is no class {name!r}. Known: {', '.join(train.names)}.")
     i = names.index(name.lower())
-    of = train.labels == i if train.labels.ndim == 1 else train.labels[:, i] > 0
-    index = of.nonzero()[:2000, 0]
+    member = train.labels == i if train.labels.ndim == 1 else train.labels[:, i] > 0
+    index = member.nonzero()[:2000, 0]
     return encode.target.mean(torch.cat([encode(train.batch(p).x) for p in index.split(256)]))
-
-
-def read_for(one: Opened, images: Sequence[str | Path | Picture]) -> tuple[Tensor, list[str]]:
-    """Images as a model takes them, and a note for each that was converted."""
-    x, notes = data.read_images(images, tuple(one.model.target.shape), bordered(one))
-    return x.to(one.model._like()), notes
-
-
-def bordered(one: Opened) -> int | None:
-    """The side of images that get a border rather than being resized, as the run's data did."""
-    name = str((one.config.get("data") or {}).get("name"))
-    return {"mnist": 28, "digits": 8}.get(name)
-
-
-def place(one: Opened, name: str) -> Path:
-    """Where a picture goes unless told: into the run, or beside the user for a shipped model."""
-    if is_shipped(one.folder):
-        return Path(f"{one.folder.name}-{name}")
-    return one.folder / "samples" / name
-
-
-def written(path: Path) -> None:
-    """Make the folder of a file that is to be written."""
-    if path.is_dir():
-        raise ValueError(f"{path}: expected a file to write, but it is a folder.")
-    path.parent.mkdir(parents=True, exist_ok=True)

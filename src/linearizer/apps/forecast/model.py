@@ -19,26 +19,19 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..bijections import (
-    AdditiveCoupling,
-    Bijection,
-    Chain,
-    Flatten,
-    LevelAndWaves,
-    Monotone,
-    Swap,
-)
-from ..draws import Draw
-from ..families import Periodic
-from ..linearizer import Linearizer
-from ..nets import MLP
-from ..operators import BlockDiagonal
-from ..pictures import series_plot
-from ..settings import Settings
-from ..spaces import Space
-from .base import App
+from ...bijections import AdditiveCoupling, Bijection, Chain, Flatten, LevelAndWaves, Monotone, Swap
+from ...data.kinds import Data
+from ...data.tables import Moment, Timed
+from ...families import Periodic
+from ...linearizer import Linearizer
+from ...nets import MLP
+from ...operators import BlockDiagonal
+from ...runs.pictures import series_plot
+from ...spaces import Space
+from ...training.draws import Draw
+from ...training.settings import Settings
 
-__all__ = ["APP", "Config", "Forecast", "Interval", "finish", "loss", "measure", "start"]
+__all__ = ["Config", "Forecast", "Interval", "finish", "loss", "measure", "start"]
 
 #: What to choose from: how much the level is held to stay, other coordinates and waves to be 0.
 LEVEL_RIDGES = (1e-5, 0.03, 0.1, 0.3, 1.0)
@@ -121,12 +114,12 @@ class Forecast(nn.Module):
 
     @property
     def family(self) -> Periodic:
-        """t ↦ A_t; only with ``harmonics``."""
+        """The family t ↦ A_t; only with ``harmonics``."""
         rate = self.config.core_rate
         return Periodic(rate * self.raw, rate * self.raw_waves)
 
     def operator(self, t: float | Tensor | None = None) -> BlockDiagonal:
-        """A, or A_t at a time of day (0 is midnight, 0.5 noon); one for each of (batch,) times."""
+        """Return A, or A_t at a time of day (0 is midnight, 0.5 noon), or at each of (batch,)."""
         if t is None or not self.config.harmonics:
             return BlockDiagonal(self.config.core_rate * self.raw)
         return self.family(t)
@@ -135,27 +128,27 @@ class Forecast(nn.Module):
         return Linearizer(self.source, self.operator(t), self.target)
 
     def coordinates(self, x: Tensor, t: Tensor) -> Tensor:
-        """A_t g_x(x) for each past and its own time of day, (n, channels·horizon)."""
+        """Return A_t g_x(x) for each past and its own time of day, (n, channels·horizon)."""
         z = self.source.coordinates(x)
         return self.family.carry(z, t) if self.config.harmonics else self.operator()(z)
 
     def predict(self, x: Tensor, t: Tensor) -> Tensor:
-        """f_t(x) for each past and its own time of day, (n, horizon, channels)."""
+        """Return f_t(x) for each past and its own time of day, (n, horizon, channels)."""
         return self.target.points(self.coordinates(x, t))
 
     def scale(self, rows: Tensor) -> Tensor:
-        """(rows − mean) / std, as the training rows have them; (…, channels)."""
+        """Scale rows (…, channels) by the mean and deviation of the training rows."""
         return (rows - self.mean) / self.std
 
     def unscale(self, rows: Tensor) -> Tensor:
-        """Back to the user's units, (…, channels)."""
+        """Scale rows (…, channels) back to the user's units."""
         return rows * self.std + self.mean
 
     # -- uncertainty ---------------------------------------------------------------------------
 
     @torch.no_grad()
     def interval(self, x: Tensor, t: Tensor, coverage: float = 0.9) -> Interval:
-        r"""Bounds that hold the truth with this probability at each step and channel by itself.
+        r"""Return bounds that hold the truth with this probability, at each step and channel alone.
 
         In coordinates the bounds are w + σ q: w = A_t g_x(x), σ the size of the errors of
         validation windows at that step, q a quantile of all errors of the channel in units of σ.
@@ -175,8 +168,10 @@ class Forecast(nn.Module):
             bounds.append(self.target.points(shifted.flatten(1)))
         return Interval(bounds[0], self.target.points(w), bounds[1])
 
-    def carry(self, mean: Tensor, covariance: Tensor, t: float | None = None) -> tuple[Any, Any]:
-        r"""A Gaussian in coordinates of the past, carried to those of the future: N(Am, ASAᵀ).
+    def carry(
+        self, mean: Tensor, covariance: Tensor, t: float | None = None
+    ) -> tuple[Tensor, Tensor]:
+        r"""Carry a Gaussian in coordinates of the past to those of the future: N(Am, ASAᵀ).
 
         Arguments:
             mean: m, (n, channels·look_back).
@@ -231,15 +226,15 @@ class Across(nn.Module):
 # -- training -----------------------------------------------------------------------------------
 
 
-def loss(model: Forecast, batch: Any, draw: Draw) -> dict[str, Tensor]:
-    """Mean of (f_t(x) − y)² over windows, steps and channels, of windows cut at ±clamp."""
+def loss(model: Forecast, batch: Moment, draw: Draw) -> dict[str, Tensor]:
+    """Return the mean of (f_t(x) − y)² over windows, steps and channels, cut at ±clamp."""
     c = model.config.clamp
     error = model.predict(batch.x.clamp(-c, c), batch.t) - batch.y.clamp(-c, c)
     return {"mse": error.square().mean()}
 
 
-def measure(model: Forecast, batch: Any, draw: Draw) -> dict[str, Tensor]:
-    """For each window: squared and absolute error, and the squared one with y cut at ±clamp."""
+def measure(model: Forecast, batch: Moment, draw: Draw) -> dict[str, Tensor]:
+    """Return for each window the squared and absolute error, and the former with y cut."""
     forecast = model.predict(batch.x, batch.t)
     c = model.config.clamp
     error = (forecast - batch.y).flatten(1)
@@ -250,25 +245,28 @@ def measure(model: Forecast, batch: Any, draw: Draw) -> dict[str, Tensor]:
     }
 
 
-def facts(data: Any) -> dict[str, Any]:
-    """Channels, look-back and horizon, which the data decide."""
+def facts(data: Data) -> dict[str, Any]:
+    """Return channels, look-back and horizon, which the data decide."""
     windows = getattr(data.train, "windows", None)
     if windows is None:
         raise ValueError(f"forecast: {data.name} holds no table of numbers over time.")
     look_back, _ = windows.shape
     step, unit = data.train.step or (None, "")
     return {
-        "columns": windows.columns, "look_back": look_back, "horizon": windows.horizon,
-        "step": step, "step_unit": unit,
-    }  # fmt: skip
+        "columns": windows.columns,
+        "look_back": look_back,
+        "horizon": windows.horizon,
+        "step": step,
+        "step_unit": unit,
+    }
 
 
 Moments = tuple[Tensor, Tensor, Tensor]
 
 
 @torch.no_grad()
-def start(model: Forecast, data: Any) -> None:
-    r"""Scales of the coordinates, and the core in closed form.
+def start(model: Forecast, data: Data) -> None:
+    r"""Set the scales of the coordinates, and the core in closed form.
 
     W = argmin E‖Wᵀφ − w‖² + Σ λᵢ‖Wᵢ − W⁰ᵢ‖² for each channel, φ the coordinates of the past (and
     these times the waves of the day), w those of the future, and W⁰ the forecast that the last
@@ -305,7 +303,7 @@ def start(model: Forecast, data: Any) -> None:
 
 
 def _simplest(errors: Tensor) -> int:
-    r"""The last row of (choices, folds) whose mean is within one standard error of the least.
+    r"""Return the last row of (choices, folds) with a mean within one standard error of the least.
 
     The standard error is that of the difference to the best row, fold by fold.
     """
@@ -316,7 +314,7 @@ def _simplest(errors: Tensor) -> int:
 
 
 def _error(W: Tensor, later: Moments) -> float:
-    """E‖Wᵀφ − w‖², a mean over channels."""
+    """Return E‖Wᵀφ − w‖², a mean over channels."""
     pp, pw, ww = later
     return float((ww + (W * (pp @ W - 2 * pw)).sum((-2, -1))).mean())
 
@@ -324,7 +322,7 @@ def _error(W: Tensor, later: Moments) -> float:
 def _ridge(
     model: Forecast, layer: LevelAndWaves, known: Moments, ridges: tuple[float, float, float]
 ) -> Tensor:
-    """(E[φφᵀ] + Λ)⁻¹ (E[φwᵀ] + ΛW⁰), (C, n, H)."""
+    """Return (E[φφᵀ] + Λ)⁻¹ (E[φwᵀ] + ΛW⁰), (C, n, H)."""
     pp, pw, _ = known
     L = model.config.look_back
     size = pp.new_full((pp.shape[-1],), ridges[1])
@@ -335,8 +333,8 @@ def _ridge(
     return torch.linalg.solve(pp + torch.diag(size), right)
 
 
-def _forward(model: Forecast, train: Any) -> list[tuple[Moments, Moments]]:
-    """(all that ends before a part of time, that part) for the last parts of the training."""
+def _forward(model: Forecast, train: Timed) -> list[tuple[Moments, Moments]]:
+    """Pair each of the last parts of the training time with all that ends before it."""
     gap, n = model.config.look_back + model.config.horizon, len(train)
     if n // PARTS <= 2 * gap:  # too little to cut
         return []
@@ -353,17 +351,17 @@ def _forward(model: Forecast, train: Any) -> list[tuple[Moments, Moments]]:
 
 
 def _batches(
-    model: Forecast, part: Any, first: int = 0, last: int | None = None, size: int = 512
+    model: Forecast, part: Timed, first: int = 0, last: int | None = None, size: int = 512
 ) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-    """Windows first … last − 1, cut at ±clamp; where the part has over WINDOWS, every k-th."""
+    """Give windows first … last − 1, cut at ±clamp; of a part with over WINDOWS every k-th."""
     clamp, every = model.config.clamp, -(-len(part) // WINDOWS)
     for index in torch.arange(first, len(part) if last is None else last, every).split(size):
         x, y, t = (v.to(model.raw) for v in part.batch(index))
         yield x.clamp(-clamp, clamp), y.clamp(-clamp, clamp), t
 
 
-def _moments(model: Forecast, part: Any, first: int = 0, last: int | None = None) -> Moments:
-    """E[φφᵀ] (C, n, n), E[φwᵀ] (C, n, H) and E‖w‖² (C,), in float64."""
+def _moments(model: Forecast, part: Timed, first: int = 0, last: int | None = None) -> Moments:
+    """Return E[φφᵀ] (C, n, n), E[φwᵀ] (C, n, H) and E‖w‖² (C,), in float64."""
     c = model.config
     C, total = len(c.columns), 0
     sums: list[Any] = [0.0, 0.0, 0.0]
@@ -380,8 +378,8 @@ def _moments(model: Forecast, part: Any, first: int = 0, last: int | None = None
 
 
 @torch.no_grad()
-def finish(model: Forecast, data: Any) -> None:
-    r"""Size and shape of the errors g_y(y) − A_t g_x(x) in coordinates, on validation windows."""
+def finish(model: Forecast, data: Data) -> None:
+    r"""Set size and shape of the errors g_y(y) − A_t g_x(x) from validation windows."""
     C, H = len(model.config.columns), model.config.horizon
     every = -(-len(data.val) // 2000)
     errors = []
@@ -400,39 +398,10 @@ def finish(model: Forecast, data: Any) -> None:
 
 
 @torch.no_grad()
-def preview(model: Forecast, data: Any, path: Path) -> None:
-    """Past, truth and forecast with its 90% interval, of four channels of one validation window."""
+def preview(model: Forecast, data: Data, path: Path) -> None:
+    """Draw past, truth and forecast with its interval, of four channels of a validation window."""
     x, y, t = (v.to(model.raw) for v in data.val.batch(torch.tensor([len(data.val) // 2])))
-    lower, middle, upper = model.interval(x, t)
-    shown = range(min(4, len(model.config.columns)))
-    series_plot(path, x[0], middle[0], lower[0], upper[0], y[0],
-                list(model.config.columns), shown, "One validation window, scaled")  # fmt: skip
-
-
-_TRAINING = {
-    "steps": 300, "batch": 128, "rate": 1e-3, "ema": 0.98, "validate_every": 50, "patience": 3,
-    "checkpoint_every": 100,
-}  # fmt: skip
-
-APP = App(
-    name="forecast",
-    Config=Config,
-    model=Forecast,
-    loss=loss,
-    measure=measure,
-    metric="clamped mse",
-    maximize=False,
-    linearizer=Forecast.forward,
-    facts=facts,
-    decided=("columns", "look_back", "horizon", "step", "step_unit"),
-    preview=preview,
-    start=start,
-    finish=finish,
-    data="weather",
-    source="series",
-    training=_TRAINING,
-    presets={
-        "strict": {"model": {"harmonics": 0}},
-        "daily": {"model": {"harmonics": 3}},
-    },
-)
+    lower, middle, upper = (v[0] for v in model.interval(x, t))
+    names, title = model.config.columns, "One validation window, scaled"
+    shown = range(min(4, len(names)))
+    series_plot(path, x[0], middle, lower, upper, y[0], names, shown, title)

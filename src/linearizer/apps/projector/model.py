@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
-from ..bijections import (
+from ...bijections import (
     AffineCoupling,
     Bijection,
     Chain,
@@ -26,26 +26,29 @@ from ..bijections import (
     revnet,
     subspace,
 )
-from ..draws import Draw
-from ..linearizer import Linearizer
-from ..nets import Bottleneck
-from ..operators import Diagonal, Projector
-from ..pictures import image_grid
-from ..settings import Settings
-from ..spaces import Space
-from .base import App, Refinement
-from .flow import Codes, facts, subspace_terms
+from ...data.images import Batch
+from ...data.kinds import Data, Part
+from ...linearizer import Linearizer
+from ...nets import Bottleneck
+from ...operators import Diagonal, Projector
+from ...runs.pictures import image_grid
+from ...spaces import Space
+from ...training.draws import Draw
+from ...training.settings import Settings
+from ..base import Stage, Terms
+from ..subspace import Codes, layers_of, negative_log_density, subspace_terms
 
 __all__ = [
-    "APP",
     "Config",
     "Projection",
     "complement",
+    "draw_strangers",
+    "draw_strokes",
     "join",
     "loss",
     "measure",
     "meet",
-    "strangers",
+    "train_density",
 ]
 
 
@@ -95,7 +98,7 @@ class Config(Settings):
 class Projection(nn.Module):
     """``model(rank)`` is the projector of that rank, a Linearizer from images to images."""
 
-    log_noise: Tensor  # only where g is a subspace
+    log_noise: Tensor  #: only where g is a subspace
     strength: Tensor
     usual: Tensor
     initialize_samples = 4096
@@ -103,23 +106,23 @@ class Projection(nn.Module):
     def __init__(self, config: Config) -> None:
         super().__init__()
         dim = math.prod(config.shape)
+        self.config = config
         self.logits: Tensor
         if config.g == "subspace":
             rank = config.rank or min(32, dim // 2)
-            config = config.model_copy(update={"rank": rank})
+            self.target = Space(_subspace(config, rank))
             self.register_buffer("logits", torch.where(torch.arange(dim) < rank, 1.0, -1.0))
             self.log_noise = nn.Parameter(torch.full((rank,), -1.5))
         else:
+            self.target = Space(_revnet(config))
             self.logits = nn.Parameter(torch.full((dim,), 0.1))  # all kept, but not by much
-        self.config = config
-        self.target = Space(_stack(config))
         # By falling strength the directions follow each other where another rank is asked for.
         self.register_buffer("strength", torch.arange(dim, 0, -1.0) / dim)
         # Percentiles 0 … 100 of the score of held-out data.
         self.register_buffer("usual", torch.zeros(101))
 
     def forward(self, rank: int | None = None) -> Linearizer:
-        r"""g⁻¹(Λ g(x)), Λ as trained or with the ``rank`` strongest directions."""
+        r"""Return g⁻¹(Λ g(x)), with Λ as trained or with the ``rank`` strongest directions."""
         X = self.target
         if rank is None:
             return Linearizer(X, Projector(self.logits), X)
@@ -131,10 +134,10 @@ class Projection(nn.Module):
     def largest(self) -> int:
         """The largest rank that can be asked for."""
         c = self.config
-        return (c.rank or 0) + c.detail if c.g == "subspace" else self.target.dim
+        return len(self.log_noise) + c.detail if c.g == "subspace" else self.target.dim
 
     def order(self) -> Tensor:
-        """The directions, those that Λ keeps first, and then by falling strength."""
+        """Return the directions, those that Λ keeps first, and then by falling strength."""
         kept = (self.logits > 0).to(self.strength)
         return (kept * (1 + self.strength.max()) + self.strength).argsort(
             descending=True, stable=True
@@ -142,10 +145,10 @@ class Projection(nn.Module):
 
     @torch.no_grad()
     def onto(self, x: Tensor, rank: int) -> Linearizer:
-        r"""The projector onto the ``rank`` directions that carry most of these points' norm.
+        r"""Return the projector onto the directions that carry most of these points' norm.
 
-        Among the directions that Λ keeps. Two of them, for two kinds of
-        points, have a :func:`meet` and a :func:`join`.
+        They are ``rank`` of those that Λ keeps. Two such projectors, for two kinds of points, have
+        a :func:`meet` and a :func:`join`.
         """
         kept = self.order()[: int((self.logits > 0).sum())]
         if not 0 <= rank <= len(kept):
@@ -155,20 +158,20 @@ class Projection(nn.Module):
 
     @torch.no_grad()
     def score(self, x: Tensor, rank: int | None = None) -> Tensor:
-        r"""‖(I − Λ) g(x)‖, (n,): how much of each point is not like the data."""
+        r"""Return ‖(I − Λ) g(x)‖, (n,): how much of each point is not like the data."""
         rest = complement(self(rank)).operator
         return torch.cat([rest(self.target.coordinates(p)).norm(dim=1) for p in x.split(500)])
 
     @torch.no_grad()
     def inpaint(self, y: Tensor, known: Tensor, steps: int = 20, rank: int | None = None) -> Tensor:
-        r"""Images whose known pixels are those of y, and the others as the projector has them.
+        r"""Return images with the known pixels of y, and the others as the projector has them.
 
         x ← x ⊕ f†(y ⊖ f(x)) with f the known pixels of x, and x ← P(x), in turn.
 
         Arguments:
             y: Images, (n, \*shape); their unknown pixels do not matter.
             known: True where a pixel is known; (\*shape), one channel of it, or one for each image.
-            steps: How often.
+            steps: How often both are done.
         """
         try:
             known = known.to(torch.bool).expand(y.shape)
@@ -189,13 +192,13 @@ class Projection(nn.Module):
         logits = torch.full_like(self.strength, -1.0).index_fill(0, directions, 1.0)
         return Linearizer(self.target, Projector(logits), self.target)
 
-    def initialize(self, batch: Any) -> None:
-        """Principal axes, from images."""
-        g, x = self.target.g, batch.x
+    def initialize(self, batch: Batch) -> None:
+        """Set principal axes from images."""
+        x = batch.x
         if self.config.g == "subspace":
-            g.initialize(x)
+            self.target.g.initialize(x)
         elif self.config.warm:
-            *before, axes = cast(list[Any], list(cast(Chain, g)))
+            *before, axes = layers_of(self)
             y = Chain(*before)(x).detach().double()
             axes.mean.copy_(y.mean(0))
             axes.align(torch.linalg.eigh((y - y.mean(0)).mT @ (y - y.mean(0)))[1].flip(1))
@@ -204,26 +207,7 @@ class Projection(nn.Module):
         return self.logits
 
 
-def _stack(config: Config) -> Bijection:
-    dim = math.prod(config.shape)
-    if config.g == "subspace":
-        assert config.rank is not None
-        if config.rank + config.detail >= dim or config.rank < 2:
-            raise ValueError(
-                f"projector: expected 2 ≤ rank and rank + detail < {dim}, the images' numbers, "
-                f"got {config.rank} and {config.detail}. Lower them, or take larger images."
-            )
-        g = subspace(
-            config.shape, config.rank, config.hidden, config.nets, config.blocks,
-            config.flow_hidden, detail=config.detail, reach=0.05 * dim,
-        )  # fmt: skip
-        net = _Far(config.rank, config.detail, dim)
-        far = AffineCoupling((dim,), net, "first", max_log_scale=20.0, cut=config.rank)
-        # Turns u so that its directions come by strength, which is known after training.
-        turn = PrincipalAxes((config.rank,), config.rank)
-        turn.align(torch.eye(config.rank))
-        # Of the detail its axes are enough here.
-        return Chain(*list(g)[:5] if config.detail else g, far, OnPart(turn, dim))
+def _revnet(config: Config) -> Chain:
     if not config.warm:
         return revnet(config.shape, config.blocks)
     _, H, W = config.shape
@@ -231,13 +215,37 @@ def _stack(config: Config) -> Bijection:
     def from_zero(inputs: int, outputs: int) -> nn.Module:
         net = Bottleneck(inputs, (H // 2, W // 2))
         last = [m for m in net.modules() if isinstance(m, nn.Linear | nn.ConvTranspose2d)][-1]
-        nn.init.zeros_(last.weight)
-        assert last.bias is not None
-        nn.init.zeros_(last.bias)
+        for parameter in last.parameters():
+            nn.init.zeros_(parameter)
         return net
 
-    g = revnet(config.shape, config.blocks, from_zero)
-    return Chain(*g, PrincipalAxes((dim,), dim))
+    dim = math.prod(config.shape)
+    return Chain(*revnet(config.shape, config.blocks, from_zero), PrincipalAxes((dim,), dim))
+
+
+def _subspace(config: Config, rank: int) -> Chain:
+    dim, detail = math.prod(config.shape), config.detail
+    if rank + detail >= dim or rank < 2:
+        raise ValueError(
+            f"projector: expected 2 ≤ rank and rank + detail < {dim}, the images' numbers, "
+            f"got {rank} and {detail}. Lower them, or take larger images."
+        )
+    g = subspace(
+        config.shape,
+        rank,
+        config.hidden,
+        config.nets,
+        config.blocks,
+        config.flow_hidden,
+        detail=detail,
+        reach=0.05 * dim,
+    )
+    far = AffineCoupling((dim,), _Far(rank, detail, dim), "first", max_log_scale=20.0, cut=rank)
+    # Turns u so that its directions come by strength, which is known after training.
+    turn = PrincipalAxes((rank,), rank)
+    turn.align(torch.eye(rank))
+    # Of the detail its axes are enough here.
+    return Chain(*list(g)[:5] if detail else g, far, OnPart(turn, dim))
 
 
 class _Far(nn.Module):
@@ -274,7 +282,7 @@ class _Far(nn.Module):
         return torch.cat([mix * n, (0.5 * (1 - mix * mix).log()).expand_as(n)], 1)
 
 
-def _aligned(f: Linearizer, h: Linearizer, what: str) -> tuple[Projector, Projector]:
+def _align(f: Linearizer, h: Linearizer, what: str) -> tuple[Projector, Projector]:
     P, Q = f.operator, h.operator
     if f.source is not h.source or f.source is not f.target or h.source is not h.target:
         raise ValueError(f"{what}: expected two projectors of one Space. Take both from one model.")
@@ -284,28 +292,28 @@ def _aligned(f: Linearizer, h: Linearizer, what: str) -> tuple[Projector, Projec
 
 
 def complement(f: Linearizer) -> Linearizer:
-    """I − f: what an input has that the range of f has not."""
-    P, _ = _aligned(f, f, "complement")
+    """Return I − f: what an input has that the range of f has not."""
+    P, _ = _align(f, f, "complement")
     return Linearizer(f.source, P.complement(), f.target)
 
 
 def meet(f: Linearizer, h: Linearizer) -> Linearizer:
-    """Onto what both ranges share."""
-    P, Q = _aligned(f, h, "meet")
+    """Return the projector onto what both ranges share."""
+    P, Q = _align(f, h, "meet")
     return Linearizer(f.source, P.meet(Q), f.target)
 
 
 def join(f: Linearizer, h: Linearizer) -> Linearizer:
-    """Onto the span of both ranges."""
-    P, Q = _aligned(f, h, "join")
+    """Return the projector onto the span of both ranges."""
+    P, Q = _align(f, h, "join")
     return Linearizer(f.source, P.join(Q), f.target)
 
 
 # -- losses -------------------------------------------------------------------------------------
 
 
-def loss(model: Projection, batch: Any, draw: Draw) -> dict[str, Tensor]:
-    r"""The paper's three terms, or those of a subspace.
+def loss(model: Projection, batch: Batch, draw: Draw) -> Terms:
+    r"""Return the paper's three terms, or those of a subspace.
 
     revnet: ‖f(x) − x‖², rank(Λ)/dim with the gradient of the probabilities, and
     |‖g(x) − g(0)‖² − ‖x‖²|.
@@ -321,17 +329,18 @@ def loss(model: Projection, batch: Any, draw: Draw) -> dict[str, Tensor]:
     terms, _ = subspace_terms(model, x, draw)
     if not c.restore and not c.strangers:
         return terms
-    axes, encode, decode, last, *_ = cast(list[Any], list(cast(Chain, model.target.g)))
+    axes, encode, decode, last, *_ = layers_of(model)
     # By place in the whole batch, so that the loss does not depend on how the batch is cut.
     place = torch.arange(draw.start, draw.start + len(x), device=x.device) % 4
     clean = x[place < 2]
-    faulty, other = spoiled(x, draw)[place < 2], strokes(x, draw, 3)[place == 2]
+    faulty, other = spoil(x, draw)[place < 2], draw_strokes(x, draw, 3)[place == 2]
     n = len(clean)
     with torch.no_grad():
         start, wanted = axes(torch.cat([faulty, other])), axes(clean)
     # u is known after the first coupling, and D only brings the rest back.
-    u = encode(start)[:, : c.rank]
-    blank = torch.zeros_like(wanted[:, c.rank :])
+    r = len(model.log_noise)
+    u = encode(start)[:, :r]
+    blank = torch.zeros_like(wanted[:, r:])
     gap = encode.inverse(decode.inverse(torch.cat([u[:n], blank], 1))) - wanted
     far = last.g(u[n:]).square().mean(1).clamp_min(1e-6).log()
     # Sums over a set number of places: a quarter of them, or a half.
@@ -340,9 +349,8 @@ def loss(model: Projection, batch: Any, draw: Draw) -> dict[str, Tensor]:
     return terms
 
 
-def _paper_terms(model: Projection, x: Tensor, draw: Draw) -> dict[str, Tensor]:
-    c, g = model.config, model.target.g
-    logits = model.logits
+def _paper_terms(model: Projection, x: Tensor, draw: Draw) -> Terms:
+    c, g, logits = model.config, model.target.g, model.logits
     if draw.done >= c.freeze:
         with torch.no_grad():  # out of reach of what is left of the optimiser's momentum
             logits.copy_(torch.where(logits > 0, 1.0, -1.0) * logits.abs().clamp_min(0.1))
@@ -365,21 +373,21 @@ def _paper_terms(model: Projection, x: Tensor, draw: Draw) -> dict[str, Tensor]:
 # -- images that are not data -------------------------------------------------------------------
 
 
-def noise(like: Tensor, draw: Draw) -> Tensor:
-    """Gaussian noise, each image at a size of its own between 0.3 and 10."""
+def draw_noise(like: Tensor, draw: Draw) -> Tensor:
+    """Draw Gaussian noise, each image at a size of its own between 0.3 and 10."""
     size = 10 ** (1.5 * draw.uniform(like[:, :1, :1, :1]) - 0.5)
     return size * draw.normal(like)
 
 
-def spoiled(x: Tensor, draw: Draw) -> Tensor:
-    """Each image with one fault: noise, a gap, a stroke, or another contrast."""
+def spoil(x: Tensor, draw: Draw) -> Tensor:
+    """Return each image with one fault: noise, a gap, a stroke, or another contrast."""
     kind = (4 * draw.uniform(x[:, :1, :1, :1])).floor()
     a = draw.uniform(x[:, :1, :1, :1])
     contrast = 0.3 + 1.7 * a
     faults = [
         x + 0.4 * a * draw.normal(x),
         x * ~_box(x, draw),
-        torch.maximum(x, strokes(x, draw, 1)),
+        torch.maximum(x, draw_strokes(x, draw, 1)),
         x * contrast,
     ]
     out = x
@@ -388,8 +396,8 @@ def spoiled(x: Tensor, draw: Draw) -> Tensor:
     return out
 
 
-def strangers(x: Tensor, draw: Draw) -> Tensor:
-    """Images of other kinds: uniform noise, shuffled pixels, clouds, strokes, one shade."""
+def draw_strangers(x: Tensor, draw: Draw) -> Tensor:
+    """Draw images of other kinds: uniform noise, shuffled pixels, clouds, strokes, one shade."""
     kind = (5 * draw.uniform(x[:, :1, :1, :1])).floor()
     order = draw.uniform(x[:, 0].flatten(1)).argsort(1)
     shuffled = x.flatten(2).gather(2, order[:, None].expand(-1, x.shape[1], -1)).reshape_as(x)
@@ -399,7 +407,7 @@ def strangers(x: Tensor, draw: Draw) -> Tensor:
         draw.uniform(x),
         shuffled,
         clouds,
-        strokes(x, draw, 3),
+        draw_strokes(x, draw, 3),
         draw.uniform(x[:, :1, :1, :1]).expand_as(x),
     ]
     out = others[0]
@@ -408,8 +416,8 @@ def strangers(x: Tensor, draw: Draw) -> Tensor:
     return out
 
 
-def strokes(like: Tensor, draw: Draw, count: int) -> Tensor:
-    """Bright bent lines on black, (n, C, H, W)."""
+def draw_strokes(like: Tensor, draw: Draw, count: int) -> Tensor:
+    """Draw bright bent lines on black, (n, C, H, W)."""
     n, _, H, W = like.shape
     ends = 0.1 + 0.8 * draw.uniform(like.new_empty(n, count, 3, 2))
     s = torch.linspace(0, 1, 16, dtype=like.dtype, device=like.device)
@@ -425,7 +433,7 @@ def strokes(like: Tensor, draw: Draw, count: int) -> Tensor:
 
 
 def _box(x: Tensor, draw: Draw) -> Tensor:
-    """A rectangle in each image, of up to half its sides, (n, 1, H, W)."""
+    """Choose a rectangle in each image, of up to half its sides, (n, 1, H, W)."""
     H, W = x.shape[2:]
     u = draw.uniform(x.new_empty(len(x), 4))[:, :, None]
     inside = []
@@ -436,31 +444,34 @@ def _box(x: Tensor, draw: Draw) -> Tensor:
     return (inside[0][:, :, None] & inside[1][:, None, :])[:, None]
 
 
+# -- after the first stage ----------------------------------------------------------------------
+
+
 @torch.no_grad()
-def refine(model: Projection, data: Any) -> Refinement | None:
-    r"""Likelihood of u + σε on codes that no longer move, so that normal coordinates are data."""
+def train_density(model: Projection, data: Data) -> Stage | None:
+    r"""Return the stage that trains the density of u + σε alone, on codes that no longer move.
+
+    After it, normal coordinates are those of data.
+    """
     c = model.config
     if c.g != "subspace" or not c.refine:
         return None
-    axes, encode, _, last, *_ = cast(list[Any], list(cast(Chain, model.target.g)))
-    part = Chain(axes, encode)
-    u = _coordinates(part, data.train, len(data.train))[:, : c.rank].clone()
+    axes, encode, _, last, *_ = layers_of(model)
     noise = model.log_noise.detach().exp()
+    u = _coordinates(Chain(axes, encode), data.train, len(data.train))[:, : len(noise)].clone()
 
-    def unlikely(g: Bijection, batch: tuple[Tensor], draw: Draw) -> dict[str, Tensor]:
-        z, log_det = g.with_log_det(batch[0] + noise.to(batch[0]) * draw.normal(batch[0]))
-        return {"-log p": (0.5 * z.square().sum(1) - log_det).mean()}
+    def unlikely(g: Bijection, batch: tuple[Tensor], draw: Draw) -> Terms:
+        u = batch[0]
+        return {"-log p": negative_log_density(g, u + noise.to(u) * draw.normal(u))[0].mean()}
 
-    settings = {"steps": c.refine, "batch": 512, "rate": 2e-3}
-    return Refinement(last.g, unlikely, Codes(u), settings)
-
-
-# -- after training -----------------------------------------------------------------------------
+    return Stage(
+        "density", last.g, unlikely, Codes(u), {"steps": c.refine, "batch": 512, "rate": 2e-3}
+    )
 
 
 @torch.no_grad()
-def measure(model: Projection, batch: Any, draw: Draw) -> dict[str, Tensor]:
-    """For each image: PSNR of f(x), and the rank of Λ."""
+def measure(model: Projection, batch: Batch, draw: Draw) -> Terms:
+    """Return for each image the PSNR of f(x), and the rank of Λ."""
     back = model()(batch.x)
     error = (back - batch.x).flatten(1).square().mean(1)
     return {
@@ -470,7 +481,7 @@ def measure(model: Projection, batch: Any, draw: Draw) -> dict[str, Tensor]:
 
 
 @torch.no_grad()
-def finish(model: Projection, data: Any) -> None:
+def finish(model: Projection, data: Data) -> None:
     r"""Order the directions by how much of the data they carry.
 
     The strength of direction i is E‖∂x/∂zᵢ‖²·E[zᵢ²]. For that u is turned to the principal axes of
@@ -481,16 +492,15 @@ def finish(model: Projection, data: Any) -> None:
         model.strength.copy_(_coordinates(g, data.train, 4000).square().mean(0))
         model.logits.copy_(torch.where(model.logits > 0, 1.0, -1.0))
     else:
-        _sort(model, data)
+        _sort_directions(model, data)
     x = data.val.batch(torch.arange(min(len(data.val), 2000))).x.to(model._like())
     model.usual.copy_(model.score(x).quantile(torch.linspace(0, 1, 101).to(x)))
 
 
-def _sort(model: Projection, data: Any) -> None:
+def _sort_directions(model: Projection, data: Data) -> None:
     """Turn u and set the axes of the detail, so that the directions of a subspace come in order."""
-    g, c = model.target.g, model.config
-    assert c.rank is not None
-    r, layers = c.rank, cast(list[Any], list(cast(Chain, g)))
+    g, c, layers = model.target.g, model.config, layers_of(model)
+    r = len(model.log_noise)
     layers[-1].g.align(torch.eye(r))
     lengths = torch.ones_like(model.strength)  # of a unit of each coordinate, in pixels
     axes, far = layers[0], layers[-2].conditioner
@@ -504,7 +514,7 @@ def _sort(model: Projection, data: Any) -> None:
     far.grey.copy_(F.normalize(grey[0], dim=0))
     # As far as what can still be restored.
     x = data.val.batch(torch.arange(min(len(data.val), 2000))).x.to(model._like())
-    rest = Chain(*layers[:-2])(spoiled(x, Draw(0)))[:, r + c.detail :]
+    rest = Chain(*layers[:-2])(spoil(x, Draw(0)))[:, r + c.detail :]
     far.reach.copy_(rest.square().sum(1).quantile(0.99))
     z = _coordinates(g, data.train, 4000)
     some = (z * (model.logits > 0))[:256]
@@ -515,76 +525,32 @@ def _sort(model: Projection, data: Any) -> None:
     model.strength[:r] *= values.flip(0).clamp_min(0).to(model.strength)
 
 
-def _coordinates(g: Bijection, images: Any, n: int) -> Tensor:
+def _coordinates(g: Bijection, part: Part, n: int) -> Tensor:
     like = next(g.parameters())
-    index = torch.arange(min(n, len(images)))
-    return torch.cat([g(images.batch(i).x.to(like)) for i in index.split(500)])
+    index = torch.arange(min(n, len(part)))
+    return torch.cat([g(part.batch(i).x.to(like)) for i in index.split(500)])
 
 
 def _slope(g: Bijection, z: Tensor, i: int, step: float = 0.05) -> Tensor:
-    """∂g⁻¹/∂zᵢ at points z, flat."""
+    """Return ∂g⁻¹/∂zᵢ at points z, flat."""
     shift = torch.zeros_like(z)
     shift[:, i] = step
     return ((g.inverse(z + shift) - g.inverse(z - shift)) / (2 * step)).flatten()
 
 
 @torch.no_grad()
-def preview(model: Projection, data: Any, path: Path) -> None:
-    """Held-out images, spoiled ones, noise and strangers, each above its projection."""
+def preview(model: Projection, data: Data, path: Path) -> None:
+    """Draw held-out images, spoiled ones, noise and strangers, each above its projection."""
     f, draw = model(), Draw(1)
     n = min(10, len(data.val))
     x = data.val.batch(torch.arange(n)).x.to(model._like())
     inputs = {
-        "held out x": x, "spoiled": spoiled(x, draw), "noise": noise(x, draw),
-        "strokes": strokes(x, draw, 3), "other": strangers(x, draw),
-    }  # fmt: skip
-    rows, labels = [], []
-    for name, these in inputs.items():
-        rows += [these, f(these)]
-        labels += [name, "f(·)"]
+        "held out x": x,
+        "spoiled": spoil(x, draw),
+        "noise": draw_noise(x, draw),
+        "strokes": draw_strokes(x, draw, 3),
+        "other": draw_strangers(x, draw),
+    }
+    rows = [row for these in inputs.values() for row in (these, f(these))]
+    labels = [label for name in inputs for label in (name, "f(·)")]
     image_grid(path, rows, labels, [""] * n, f"Projections, rank {f.rank()}")
-
-
-_BEST = {
-    "g": "subspace", "nets": "conv", "hidden": 16, "rank": 32, "detail": 96, "blocks": 5,
-    "flow_hidden": 256, "refine": 6000,
-}  # fmt: skip
-#: Nothing but reconstruction, as an autoencoder has it.
-_SHARP = {
-    **_BEST, "detail": 0, "blocks": 2, "flow_hidden": 64, "likelihood": 0.001, "restore": 0.0,
-    "strangers": 0.0, "refine": 0,
-}  # fmt: skip
-_PAPER = {"steps": 1500, "batch": 64, "validate_every": 500, "checkpoint_every": 500}
-_LONG = {"steps": 5000, "rate": 2e-3, "validate_every": 1000, "checkpoint_every": 500}
-
-APP = App(
-    name="projector",
-    Config=Config,
-    model=Projection,
-    loss=loss,
-    measure=measure,
-    metric="psnr",
-    maximize=True,
-    linearizer=Projection.forward,
-    facts=facts,
-    decided=("shape",),
-    preview=preview,
-    refine=refine,
-    finish=finish,
-    data="digits",
-    training={"steps": 3000, "batch": 128, "rate": 1e-3, "ema": 0.999},
-    presets={
-        "paper": {"model": {"g": "revnet"}, "training": _PAPER},
-        "warm": {
-            "model": {"g": "revnet", "mean": False, "warm": True, "sparsity": 20.0, "freeze": 0.7},
-            "training": _PAPER,
-        },
-        "best": {"model": _BEST, "training": _LONG},
-        "digits": {
-            "model": {"rank": 16, "hidden": 256, "refine": 1000},
-            "training": {"rate": 2e-3, "steps": 2000},
-        },
-        "sharp": {"model": _SHARP, "training": {**_LONG, "steps": 8500, "ema": 0.999}},
-        "mnist": {"data": {"name": "mnist", "size": 32}, "model": _BEST, "training": _LONG},
-    },
-)

@@ -1,6 +1,6 @@
 // f(f(x)) = f(x): draw, and see the projection while the pen moves.
-import { $, Job, announce, ask, crisp, droppable, duration, make, number, paint, readPicture, show } from "./kit.js";
-import { Pad } from "./pad.js";
+import { $, Job, announce, ask, crisp, droppable, duration, make, number, paint, readPicture, show } from "../../kit.js";
+import { Pad } from "../../pad.js";
 
 /** What the share of held-out data with a higher score means, in words. */
 function verdict(usual) {

@@ -2,36 +2,38 @@ r"""What a trained projector is for: project images of any kind, score them, fil
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 
-from .apps.projector import Projection, complement
-from .data import read_images
-from .pictures import image_grid
-from .runs import Opened, opened
-from .sampling import bordered, place, read_for, written
+from ...data import read_images
+from ...runs.pictures import image_grid
+from ...runs.store import open_run
+from ..base import Run
+from ..images import border_of, make_parent, picture_path, read_images_for
+from .model import Projection, complement
 
-__all__ = ["Projected", "project", "projected", "projector_of", "usualness"]
+__all__ = ["Projections", "open_projector", "project", "project_images", "usualness"]
 
 
-def projector_of(run: str | Path) -> Opened:
-    """A run that holds a projector."""
-    one = opened(run)
-    if not isinstance(one.model, Projection):
-        raise ValueError(f"{run}: expected a projector, but the run holds {one.app.name}.")
-    return one
+def open_projector(run: str | Path | Run) -> Run:
+    """Open a run that holds a projector, and refuse any other."""
+    opened = run if isinstance(run, Run) else open_run(run)
+    if not isinstance(opened.model, Projection):
+        held = opened.app.name
+        raise ValueError(f"{opened.folder}: expected a projector, but the run holds {held}.")
+    return opened
 
 
 def usualness(model: Projection, score: Tensor) -> Tensor:
-    """Share of held-out data with a score at least as high, (n,)."""
+    """Return the share of held-out data with a score at least as high, (n,)."""
     return (model.usual >= score[:, None]).double().mean(1)
 
 
-class Projected(NamedTuple):
+class Projections(NamedTuple):
     """What a projector makes of images, (n, …) each."""
 
     once: Tensor  #: f(x)
@@ -41,8 +43,8 @@ class Projected(NamedTuple):
 
 
 @torch.no_grad()
-def projected(model: Projection, x: Tensor, rank: int | None = None) -> Projected:
-    """f(x), f(f(x)) and the score of x, with g(x) taken once."""
+def project_images(model: Projection, x: Tensor, rank: int | None = None) -> Projections:
+    """Return f(x), f(f(x)) and the score of x, with g(x) taken once."""
     f, parts = model(rank), []
     rest = complement(f).operator
     for part in x.split(250):
@@ -50,44 +52,38 @@ def projected(model: Projection, x: Tensor, rank: int | None = None) -> Projecte
         once = f.target.points(f.operator(z))
         parts.append((once, f(once), rest(z).norm(dim=1)))
     once, twice, score = (torch.cat(column) for column in zip(*parts, strict=True))
-    return Projected(once, twice, score, usualness(model, score) if rank is None else None)
+    return Projections(once, twice, score, usualness(model, score) if rank is None else None)
 
 
 @torch.no_grad()
 def project(
-    run: str | Path,
+    run: str | Path | Run,
     images: Sequence[str | Path],
     rank: int | None = None,
     known: Path | None = None,
     out: Path | None = None,
 ) -> dict[str, Any]:
-    """Each image, its projection and the projection of that, as one picture, and its score.
+    """Draw each image, its projection and the projection of that, and return its score.
 
     With ``known``, an image that is white where pixels are known, the others are filled in.
     """
-    one = projector_of(run)
-    model: Projection = one.model
-    x, notes = read_for(one, images)
-    f = model(rank)
-
-    def each(g: Callable[[Tensor], Tensor], x: Tensor) -> Tensor:
-        return torch.cat([g(part) for part in x.split(250)])
-
-    if known is None:
-        rows, labels = [x], ["x"]
-    else:
-        mask, more = _mask(known, one)
+    run = open_projector(run)
+    model: Projection = run.model
+    x, notes = read_images_for(run, images)
+    rows, labels = [x], ["x"]
+    if known is not None:
+        mask, more = _read_mask(known, run)
         notes = [*notes, *more]
-        rows = [x * mask, each(lambda part: model.inpaint(part, mask, rank=rank), x)]
-        labels = ["known", "filled in"]
-    once, twice, scores, shares = projected(model, rows[-1], rank)
+        filled = torch.cat([model.inpaint(part, mask, rank=rank) for part in x.split(250)])
+        rows, labels = [x * mask, filled], ["known", "filled in"]
+    once, twice, scores, shares = project_images(model, rows[-1], rank)
     rows, labels = [*rows, once, twice], [*labels, "f(x)", "f(f(x))"]
-    out = out or place(one, "projected.png")
-    written(out)
+    out = make_parent(out or picture_path(run, "projected.png"))
+    kept = model(rank).rank()
     columns = [f"{s:.3g}" for s in scores.tolist()]
-    image_grid(out, rows, labels, columns, f"{one.folder.name}: rank {f.rank()}; above, the score")
+    image_grid(out, rows, labels, columns, f"{run.folder.name}: rank {kept}; above, the score")
     return {
-        "rank": f.rank(),
+        "rank": kept,
         "idempotency_error": float((twice - once).abs().max()),
         "scores": [
             {"image": str(path), "score": scores[i].item()}
@@ -99,10 +95,10 @@ def project(
     }
 
 
-def _mask(path: Path, one: Opened) -> tuple[Tensor, list[str]]:
-    """True where the image is white, and its border where it gets one."""
-    _, H, W = one.model.target.shape
-    side = bordered(one)
+def _read_mask(path: Path, run: Run) -> tuple[Tensor, list[str]]:
+    """Read where an image is white; the border is known where the image gets one."""
+    _, H, W = run.model.target.shape
+    side = border_of(run)
     found, notes = read_images([path], (1, H, W), side)
     known = found[0] > 0.5
     if side is not None and any("border" in note for note in notes):

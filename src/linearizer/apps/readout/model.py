@@ -1,32 +1,34 @@
-r"""What attributes and distilled networks share: data to a few numbers, f(x) = g_y⁻¹(A g_x(x)).
+r"""What attributes and distill share: data to a few numbers, f(x) = g_y⁻¹(A g_x(x)).
 
 Paper: appendix E (further experiments), which use a rectangular core.
 """
 
 from __future__ import annotations
 
+import abc
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from .. import pictures
-from ..bijections import ActNorm, Bijection, Chain, Flatten, encoder, glow, mlp
-from ..draws import Draw
-from ..linearizer import Linearizer
-from ..nets import Layers, batch_statistics
-from ..operators import Dense, LowRank
-from ..settings import Settings
-from ..spaces import Space
-from .base import Refinement
+from ...bijections import ActNorm, Bijection, Chain, Flatten, encoder, glow, mlp
+from ...data.kinds import Data, Part
+from ...linearizer import Linearizer
+from ...nets import Layers, batch_statistics
+from ...operators import Dense, LowRank
+from ...runs import pictures
+from ...spaces import Space
+from ...training.draws import Draw
+from ...training.settings import Settings
+from ..base import Stage
 
-__all__ = ["Readout", "ReadoutConfig", "kind_of", "spectrum"]
+__all__ = ["Readout", "ReadoutConfig", "ReadoutModel", "Samples", "draw_spectrum", "kind_of"]
 
 
 #: Weight of what a decoder misses.
@@ -91,6 +93,37 @@ class ReadoutConfig(Settings):
     save_memory: bool = Field(False, description="activation memory constant in depth")
 
 
+class Samples(NamedTuple):
+    """A batch of samples, and their labels or the outputs that are wanted of them."""
+
+    x: Tensor  #: (n, \*shape)
+    y: Tensor
+
+
+class ReadoutModel(nn.Module, abc.ABC):
+    """A model that reads numbers from data: ``model()`` is the Linearizer from data to numbers."""
+
+    config: Any
+    read: Readout
+    #: Mean scores of the images of each class, or without and with each attribute.
+    typical: Tensor
+    #: Whether the outputs are log-odds.
+    logits: bool = False
+
+    @property
+    @abc.abstractmethod
+    def output_names(self) -> list[str]:
+        """Names of the outputs."""
+
+    @property
+    @abc.abstractmethod
+    def output_kind(self) -> str:
+        """What the outputs are: "classes" (one holds), "attributes" (any hold) or "numbers"."""
+
+    def forward(self) -> Linearizer:
+        return self.read()
+
+
 class Readout(nn.Module):
     r"""``model()`` is the Linearizer from data to ``outputs`` numbers.
 
@@ -107,7 +140,7 @@ class Readout(nn.Module):
     def __init__(self, config: ReadoutConfig, outputs: int, first: nn.Module | None = None) -> None:
         super().__init__()
         self.config, self.outputs = config, outputs
-        self.source = Space(_on_data(config, outputs, first))
+        self.source = Space(_build_source(config, outputs, first))
         last = ActNorm((outputs,))
         self.target = Space(
             Chain(*mlp(outputs, config.output_blocks, config.output_hidden), last)
@@ -140,7 +173,7 @@ class Readout(nn.Module):
         return isinstance(self.target.g, ActNorm)
 
     def only(self, index: Sequence[int]) -> Linearizer:
-        r"""The map to some of the outputs, S f: its f† asks nothing of the others."""
+        r"""Return the map to some of the outputs, S f: its f† asks nothing of the others."""
         if not isinstance(self.target.g, ActNorm):
             raise ValueError(
                 "only: g_y mixes the outputs, so that none of them has a row of A for itself. "
@@ -156,7 +189,7 @@ class Readout(nn.Module):
         return Linearizer(self.source, rows, Space(g))
 
     def outputs_of(self, x: Tensor) -> Tensor:
-        """f(x), without the coordinates that the core does not see: a decoder need not run."""
+        """Return f(x) without the coordinates that the core does not see: no decoder has to run."""
         if not self.encodes:
             return self()(x)
         waves, encode, _, last = self._layers()
@@ -164,7 +197,7 @@ class Readout(nn.Module):
         return self.target.points(Dense(self.weight)(last.g(u)))
 
     @torch.no_grad()
-    def find_pixels(self, part: Any) -> None:
+    def find_pixels(self, part: Part) -> None:
         """Tell the encoder which pixels never change, from up to 20,000 samples."""
         if not self.encodes or not self.config.pixels:
             return
@@ -177,7 +210,7 @@ class Readout(nn.Module):
         waves.take_pixels(unused)
 
     def initialize(self, x: Tensor, y: Tensor) -> None:
-        """What depends on data in both g, from data and wanted outputs with a little noise."""
+        """Set what depends on data in both g, from data and wanted outputs with a little noise."""
         draw = Draw(0)
         if self.encodes:
             waves, encode, *_ = self._layers()
@@ -195,7 +228,7 @@ class Readout(nn.Module):
         return list(cast(Chain, self.source.g))
 
     def terms(self, x: Tensor, draw: Draw) -> tuple[Tensor, dict[str, Tensor]]:
-        r"""f(x), and what g_x is trained for besides.
+        r"""Return f(x), and the terms that g_x is trained for besides.
 
         encoder: decode·‖w‖²/dim, where the decoder takes what the outputs v say as it is. And
         agree·‖E(D(v, u)) − v‖²/outputs: what is asked for is to be seen in the image.
@@ -228,18 +261,18 @@ class Readout(nn.Module):
         # By place in the whole batch, so that several processes take the samples that one would.
         some = ((torch.arange(len(x)) + draw.start) % c.decode_every == 0).to(x.device)
         share = c.decode_every / len(x)
-        return y, self._decoding(z[some], image[some], read[some].detach(), share)
+        return y, self._decode(z[some], image[some], read[some].detach(), share)
 
-    def decoding(self, x: Tensor) -> dict[str, Tensor]:
-        """What the decoder is trained for, alone."""
+    def decoder_terms(self, x: Tensor) -> dict[str, Tensor]:
+        """Return what the decoder alone is trained for."""
         with torch.no_grad():
             waves, encode, *_ = self._layers()
             z = waves(x)
             image = encode.conditioner.image(z[:, self.width :])
             read = z[:, : self.outputs] + encode.conditioner.net.nets[0](image)
-        return self._decoding(z, image, read, 1 / len(x))
+        return self._decode(z, image, read, 1 / len(x))
 
-    def _decoding(self, z: Tensor, image: Tensor, read: Tensor, share: float) -> dict[str, Tensor]:
+    def _decode(self, z: Tensor, image: Tensor, read: Tensor, share: float) -> dict[str, Tensor]:
         c, m, r = self.config, self.outputs, self.width
         _, encode, decode, _ = self._layers()
         first, *eigen = encode.conditioner.net.nets
@@ -255,23 +288,23 @@ class Readout(nn.Module):
             terms["agree"] = c.agree * share / m * (seen - read).square().sum()
         return terms
 
-    def refinement(
-        self, data: Any, changed: Callable[[Tensor, Draw], Tensor] = lambda x, draw: x
-    ) -> Refinement | None:
-        """A second stage for the decoder, with the network of the outputs as it is."""
+    def decoder_stage(
+        self, data: Data, augment: Callable[[Tensor, Draw], Tensor] = lambda x, draw: x
+    ) -> Stage | None:
+        """Return a second stage that trains the decoder, with the network of the outputs fixed."""
         if not self.encodes or not self.config.refine:
             return None
         _, _, decode, _ = self._layers()
         part = decode.conditioner.net
 
-        def missed(part: nn.Module, batch: Any, draw: Draw) -> dict[str, Tensor]:
-            return self.decoding(changed(batch.x, draw))
+        def decoder_loss(part: nn.Module, batch: Any, draw: Draw) -> dict[str, Tensor]:
+            return self.decoder_terms(augment(batch.x, draw))
 
-        settings = {"steps": self.config.refine, "batch": 32, "rate": 2e-3, "weight_decay": 0.0,
-                    "ema": 0.995}  # fmt: skip
-        return Refinement(part, missed, data.train, settings)
+        settings = {"batch": 32, "rate": 2e-3, "weight_decay": 0.0, "ema": 0.995}
+        steps = {"steps": self.config.refine}
+        return Stage("decoder", part, decoder_loss, data.train, {**settings, **steps})
 
-    def check(self, data: Any) -> None:
+    def check(self, data: Data) -> None:
         """Refuse before training what could not be settled after it."""
         if self.encodes and len(data.train) <= self.width:
             raise ValueError(
@@ -280,7 +313,7 @@ class Readout(nn.Module):
             )
 
     @torch.no_grad()
-    def settle(self, data: Any, count: int = 20_000) -> None:
+    def settle(self, part: Part, count: int = 20_000) -> None:
         r"""Turn and scale u to mean 0 and covariance I on the data, with f as it was.
 
         u = L z + μ makes A u = (A L) z + A μ; A μ goes into the last layer on the outputs. Singular
@@ -291,7 +324,7 @@ class Readout(nn.Module):
         layers = self._layers()
         last = layers[3].g
         r = self.width
-        u = torch.cat([Chain(*layers[:3])(x)[:, :r] for x in self.some(data, count)])
+        u = torch.cat([Chain(*layers[:3])(x)[:, :r] for x in self.read_batches(part, count)])
         if bool(last.initialized):  # as when a settled model is rounded: undo, then set anew
             self._absorb(last, back=True)
             last.initialized.fill_(False)
@@ -302,6 +335,7 @@ class Readout(nn.Module):
         self.weight.copy_(U @ (S.clamp_min(LEAST * S[0])[:, None] * Vh))
 
     def _absorb(self, last: Any, back: bool = False) -> None:
+        """Put the inverse of the last layer into the core and g_y, or take it out again."""
         A = self.weight.double()
         L = last.double()
         eye = torch.eye(self.width, dtype=torch.float64, device=A.device)
@@ -319,15 +353,15 @@ class Readout(nn.Module):
         norm.mean.copy_(norm.mean.double() + (-shift if back else shift))
         last.to(self.weight.dtype)
 
-    def some(self, data: Any, count: int, batch: int = 500) -> Any:
-        """The first ``count`` samples, in batches of the model's kind."""
-        for index in torch.arange(min(count, len(data))).split(batch):
-            yield data.batch(index).x.to(self.weight)
+    def read_batches(self, part: Part, count: int, batch: int = 500) -> Iterator[Tensor]:
+        """Yield the first ``count`` samples in batches, in the dtype of the model."""
+        for index in torch.arange(min(count, len(part))).split(batch):
+            yield part.batch(index).x.to(self.weight)
 
 
 @torch.no_grad()
-def spectrum(read: Readout, names: Sequence[str], folder: Path, k: int) -> dict[str, Any]:
-    """Singular values, and the input directions that matter most, each with its outputs."""
+def draw_spectrum(read: Readout, names: Sequence[str], folder: Path, k: int) -> dict[str, Any]:
+    """Draw singular values, and the input directions that matter most with their outputs."""
     f = read()
     k = min(k, *f.operator.shape)
     U = f.operator.svd(k).U
@@ -335,29 +369,29 @@ def spectrum(read: Readout, names: Sequence[str], folder: Path, k: int) -> dict[
     # How the outputs change along each: where g_y mixes them, U does not say it.
     for change in f.target.points(U.mT) - f.target.points(-U.mT):
         strong = change.abs().argsort(descending=True)[:2].tolist()
-        words.append("(" + ", ".join(f"{'−' if change[i] < 0 else ''}{names[i]}" for i in strong)
-                     + ")")  # fmt: skip
+        signed = [f"{'−' if change[i] < 0 else ''}{names[i]}" for i in strong]
+        words.append(f"({', '.join(signed)})")
     reach = 3.0 if read.encodes else None
-    result = pictures.spectrum(f, folder, k, reach=reach, notes=words)
+    result = pictures.draw_spectrum(f, folder, k, reach=reach, notes=words)
     return {**result, "strongest_outputs": words}
 
 
 def _deviation(x: Tensor) -> Tensor:
-    """The standard deviation of each number; of those that never change a mean one, or 1."""
+    """Return the deviation of each number; for those that never change the median, or 1."""
     std = x.std(0)
     usual = std[std > 0]
     return torch.where(std > 0, std, usual.median() if len(usual) else torch.ones_like(std))
 
 
 def kind_of(config: ReadoutConfig) -> str:
-    """Which stack the data take."""
+    """Return which stack the data take."""
     if config.g != "auto":
         return config.g
     image = len(config.shape) == 3
     return "encoder" if image and math.prod(config.shape) > 256 else "mlp"
 
 
-def _on_data(config: ReadoutConfig, outputs: int, first: nn.Module | None) -> Bijection:
+def _build_source(config: ReadoutConfig, outputs: int, first: nn.Module | None) -> Bijection:
     kind, shape = kind_of(config), config.shape
     if kind in ("encoder", "glow") and len(shape) != 3:
         raise ValueError(
@@ -376,14 +410,20 @@ def _on_data(config: ReadoutConfig, outputs: int, first: nn.Module | None) -> Bi
         net = config.net
         if net == "auto":
             net = "residual" if C == 3 and min(H, W) >= 32 else "conv"
-        return encoder((C, H, W), outputs, config.extra, first or net, config.hidden or 32,
-                       config.decoder_hidden, config.spread, config.mirror,
-                       config.pixels)  # fmt: skip
+        return encoder(
+            (C, H, W),
+            outputs,
+            config.extra,
+            first or net,
+            config.hidden or 32,
+            config.decoder_hidden,
+            config.spread,
+            config.mirror,
+            config.pixels,
+        )
     if kind == "glow":
         C, H, W = shape
-        return glow((C, H, W), blocks=config.blocks, hidden=config.hidden or 16,
-                    save_memory=config.save_memory)  # fmt: skip
+        return glow((C, H, W), config.blocks, config.hidden or 16, save_memory=config.save_memory)
     body = mlp(math.prod(shape), blocks=config.blocks, hidden=config.hidden or 256)
-    if len(shape) == 1:
-        return Chain(*body, save_memory=config.save_memory)
-    return Chain(Flatten(shape), *body, save_memory=config.save_memory)
+    flat = [] if len(shape) == 1 else [Flatten(shape)]
+    return Chain(*flat, *body, save_memory=config.save_memory)

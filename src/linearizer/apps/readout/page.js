@@ -1,6 +1,6 @@
 // x ⊕ s ⊙ f†(y ⊖ f(x)): the nearest image with the scores that one asks for.
-import { $, Job, announce, crisp, make, number, paint, show, signed, within } from "./kit.js";
-import { Source } from "./source.js";
+import { $, Job, announce, crisp, make, number, paint, show, signed, within } from "../../kit.js";
+import { Source } from "../../source.js";
 
 const plain = (name) => name.replaceAll("_", " ");
 

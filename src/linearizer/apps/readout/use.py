@@ -1,4 +1,4 @@
-r"""What a readout is for: scores of images, images of scores, edits, variations, erasure."""
+r"""What to do with a readout: score images, imagine, edit, vary and erase."""
 
 from __future__ import annotations
 
@@ -10,73 +10,82 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from . import data
-from .apps.attributes import Attributes
-from .apps.disentangle import Distillation
-from .data.images import Picture
-from .linearizer import Linearizer
-from .operators import Identity, LowRank
-from .pictures import image_grid
-from .runs import Opened, opened, run_data
-from .sampling import bordered, place, written
-from .settings import did_you_mean
+from ... import data
+from ...data.images import Picture
+from ...linearizer import Linearizer
+from ...operators import Identity, LowRank
+from ...runs.pictures import image_grid
+from ...runs.store import load_data, open_run
+from ...training.settings import did_you_mean
+from ..base import Run
+from ..images import border_of, make_parent, picture_path
+from .model import ReadoutModel
 
-__all__ = ["Edited", "class_gap", "edit", "edited", "erase", "eraser", "held", "images_for",
-           "imagine", "labelled", "names_of", "parse_wish", "read", "readout_of", "variations",
-           "vary", "wished"]  # fmt: skip
+__all__ = [
+    "Edited",
+    "aim_at",
+    "class_gap",
+    "edit",
+    "edit_images",
+    "erase",
+    "eraser",
+    "hold_others",
+    "imagine",
+    "label_batches",
+    "load_images",
+    "open_readout",
+    "parse_wish",
+    "read",
+    "vary",
+    "vary_points",
+]
 
 
-def readout_of(run: str | Path) -> Opened:
-    """A run that reads numbers from data: attributes, or a distilled network."""
-    one = opened(run)
-    if not isinstance(one.model, Attributes | Distillation):
+def open_readout(run: str | Path | Run) -> Run:
+    """Open a run that reads numbers from data: one of attributes or of distill."""
+    opened = run if isinstance(run, Run) else open_run(run)
+    if not isinstance(opened.model, ReadoutModel):
         raise ValueError(
-            f"{run}: expected attributes or a distilled network, but the run holds {one.app.name}."
+            f"{run}: expected a run of attributes or distill, but it holds {opened.app.name}."
         )
-    return one
+    return opened
 
 
-def names_of(model: Attributes | Distillation) -> list[str]:
-    """Of the outputs."""
-    if isinstance(model, Attributes):
-        return list(model.config.names)
-    return [str(i) for i in range(model.config.outputs)]
-
-
-def _image_shape(one: Opened) -> tuple[int, ...]:
-    shape: tuple[int, ...] = one.model.read.source.shape
+def _image_shape(run: Run) -> tuple[int, ...]:
+    """Return the shape of the images that a run takes, or raise if it takes other data."""
+    shape: tuple[int, ...] = run.model.read.source.shape
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise ValueError(
-            f"{one.folder.name}: it takes data of shape {shape}, not images in grey or colour."
+            f"{run.folder.name}: it takes data of shape {shape}, not images in grey or colour."
         )
     return shape
 
 
-def images_for(one: Opened, images: Sequence[str | Path | Picture]) -> tuple[Tensor, list[str]]:
-    """Images as a readout takes them, and a note for each that was converted."""
-    shape = _image_shape(one)
+def load_images(run: Run, images: Sequence[str | Path | Picture]) -> tuple[Tensor, list[str]]:
+    """Read images as a readout takes them, with a note for each that was converted."""
+    shape = _image_shape(run)
     if not images:
         raise ValueError("expected image files, got none.")
-    x, notes = data.read_images(images, shape, bordered(one))
-    return x.to(one.model.read.weight), notes
+    x, notes = data.read_images(images, shape, border_of(run))
+    return x.to(run.model.read.weight), notes
 
 
 @torch.no_grad()
-def read(run: str | Path, images: Sequence[str | Path]) -> dict[str, Any]:
-    """f(x): the scores of image files, with the names of those that hold."""
-    one = readout_of(run)
-    model = one.model
-    x, notes = images_for(one, images)
-    scores, names = model.read.outputs_of(x), names_of(model)
+def read(run: str | Path | Run, images: Sequence[str | Path]) -> dict[str, Any]:
+    """Return f(x), the scores of image files, with the names of those that hold."""
+    run = open_readout(run)
+    model: ReadoutModel = run.model
+    x, notes = load_images(run, images)
+    scores, names = model.read.outputs_of(x), model.output_names
     rows = []
     for path, row in zip(images, scores.tolist(), strict=True):
         entry: dict[str, Any] = {"image": str(path), "scores": dict(zip(names, row, strict=True))}
-        if isinstance(model, Attributes) and model.config.kind == "classes":
+        if model.output_kind == "classes":
             best = max(range(len(row)), key=row.__getitem__)
             entry["holds"] = [names[best]]
             if model.logits:
-                entry["probability"] = math.exp(row[best] - torch.tensor(row).logsumexp(0).item())
-        elif isinstance(model, Attributes):
+                entry["probability"] = float(torch.tensor(row).softmax(0)[best])
+        elif model.output_kind == "attributes":
             order = sorted(range(len(row)), key=row.__getitem__, reverse=True)
             entry["holds"] = [names[i] for i in order if row[i] > 0]
         rows.append(entry)
@@ -84,7 +93,7 @@ def read(run: str | Path, images: Sequence[str | Path]) -> dict[str, Any]:
 
 
 def find_name(names: Sequence[str], name: str, where: str) -> int:
-    """The number of a name, as it is written, or but for upper and lower case."""
+    """Return the number of a name, as it is written, or but for upper and lower case."""
     if name in names:
         return list(names).index(name)
     like = [i for i, n in enumerate(names) if n.lower() == name.lower()]
@@ -93,14 +102,14 @@ def find_name(names: Sequence[str], name: str, where: str) -> int:
     return like[0]
 
 
-def parse_wish(model: Attributes | Distillation, wish: str) -> dict[int, float]:
-    r"""Wanted scores by number of the output, of a wish such as ``Eyeglasses, -Smiling, Young=3``.
+def parse_wish(model: ReadoutModel, wish: str) -> dict[int, float]:
+    r"""Return wanted scores by number of the output, from ``Eyeglasses, -Smiling, Young=3``.
 
     A name sets the score that images with it have on average, ``-NAME`` that of images without it,
     and ``NAME=NUMBER`` any score. For classes a name sets all scores to the class's average.
     """
-    names = names_of(model)
-    of_class = isinstance(model, Attributes) and model.config.kind == "classes"
+    names = model.output_names
+    of_class = model.output_kind == "classes"
     words = [wish] if wish in names else [w.strip() for w in wish.split(",") if w.strip()]
     found: dict[int, float] = {}
     named = ""
@@ -118,7 +127,7 @@ def parse_wish(model: Attributes | Distillation, wish: str) -> dict[int, float]:
                 found[i] = math.nan
             if not math.isfinite(found[i]):
                 raise ValueError(f"wish: expected {name}=NUMBER, got {word!r}.")
-        elif isinstance(model, Distillation):
+        elif model.output_kind == "numbers":
             raise ValueError(
                 f"wish: an output of a network has no presence or absence, so {word!r} says too "
                 f"little. Give a number, as in {name}=1.5."
@@ -143,8 +152,8 @@ class Wish(NamedTuple):
     y: Tensor
 
 
-def wished(model: Attributes | Distillation, wish: str) -> Wish:
-    """The wish alone, which leaves all other outputs free, where outputs are separate."""
+def aim_at(model: ReadoutModel, wish: str) -> Wish:
+    """Aim at the wish alone and leave all other outputs free, where outputs are separate."""
     found = parse_wish(model, wish)
     if not model.read.separate and len(found) < model.read.outputs:
         raise ValueError(
@@ -156,8 +165,8 @@ def wished(model: Attributes | Distillation, wish: str) -> Wish:
     return Wish(f, model.read.weight.new_tensor([values]))
 
 
-def held(model: Attributes | Distillation, wish: str, scores: Tensor) -> Tensor:
-    """The scores (n, k) with the wish in them, and all others as they are."""
+def hold_others(model: ReadoutModel, wish: str, scores: Tensor) -> Tensor:
+    """Return the scores (n, k) with the wish in them, and all others as they are."""
     y = scores.clone()
     for i, value in parse_wish(model, wish).items():
         y[:, i] = value
@@ -165,26 +174,28 @@ def held(model: Attributes | Distillation, wish: str, scores: Tensor) -> Tensor:
 
 
 @torch.no_grad()
-def imagine(run: str | Path, wishes: Sequence[str], out: Path | None = None) -> dict[str, Any]:
-    r"""f†(y): the image of least norm with the wanted scores, whatever its others are."""
-    one = readout_of(run)
-    _image_shape(one)
-    model = one.model
+def imagine(
+    run: str | Path | Run, wishes: Sequence[str], out: Path | None = None
+) -> dict[str, Any]:
+    r"""Draw f†(y): the image of least norm with the wanted scores, whatever its others are."""
+    run = open_readout(run)
+    _image_shape(run)
+    model: ReadoutModel = run.model
     zero = model.read.source.zero()
     images, gaps = [], []
     for wish in wishes:
         if model.read.separate:
-            f, y = wished(model, wish)
+            f, y = aim_at(model, wish)
         else:  # the others as they are on average
             f = model()
-            y = held(model, wish, f(zero))
+            y = hold_others(model, wish, f(zero))
         images.append(f.pinv()(y))
         gaps.append((f(images[-1]) - y).abs().max())
     error = _largest(gaps)
-    out = out or place(one, "imagined.png")
-    written(out)
-    image_grid(out, [torch.cat([zero, *images])], [], ["zero", *map(_short, wishes)],
-               "Images of least norm, f†(y)", cell=1.3)  # fmt: skip
+    out = make_parent(out or picture_path(run, "imagined.png"))
+    labels = ["zero", *map(_shorten, wishes)]
+    row = torch.cat([zero, *images])
+    image_grid(out, [row], [], labels, "Images of least norm, f†(y)", cell=1.3)
     return {"score_error": error, "files": [out]}
 
 
@@ -198,20 +209,20 @@ class Edited(NamedTuple):
 
 
 @torch.no_grad()
-def edited(
-    model: Attributes | Distillation,
+def edit_images(
+    model: ReadoutModel,
     x: Tensor,
     wish: str,
     strength: float = 1.0,
     hold: bool | None = None,
 ) -> Edited:
-    r"""x ⊕ s ⊙ f†(y ⊖ f(x)); the arguments are those of :func:`edit`."""
+    r"""Return x ⊕ s ⊙ f†(y ⊖ f(x)); the arguments are those of :func:`edit`."""
     if not math.isfinite(strength):
         raise ValueError(f"edit: expected a finite strength, got {strength}.")
     f = model()
     hold = not model.read.separate if hold is None else hold
     before = f(x)
-    h, y = (f, held(model, wish, before)) if hold else wished(model, wish)
+    h, y = (f, hold_others(model, wish, before)) if hold else aim_at(model, wish)
     start = h(x)
     step = h.target.scale(strength, h.target.sub(y.expand(len(x), -1), start))
     made = h.source.add(x, h.pinv()(step))
@@ -221,14 +232,14 @@ def edited(
 
 @torch.no_grad()
 def edit(
-    run: str | Path,
+    run: str | Path | Run,
     images: Sequence[str | Path],
     wishes: Sequence[str],
     strength: float = 1.0,
     hold: bool | None = None,
     out: Path | None = None,
 ) -> dict[str, Any]:
-    r"""x ⊕ s ⊙ f†(y ⊖ f(x)): the nearest image with the wanted scores.
+    r"""Draw x ⊕ s ⊙ f†(y ⊖ f(x)): the nearest image with the wanted scores.
 
     Arguments:
         wishes: Each makes one picture, see :func:`parse_wish`.
@@ -236,13 +247,13 @@ def edit(
         hold: Keep all other scores as they are; otherwise they follow as they do in the data, which
             is the default where outputs are separate.
     """
-    one = readout_of(run)
-    model = one.model
+    run = open_readout(run)
+    model: ReadoutModel = run.model
     hold = not model.read.separate if hold is None else hold
-    x, notes = images_for(one, images)
+    x, notes = load_images(run, images)
     columns, gaps, kept = [x], [], [torch.zeros(()).to(x)]
     for wish in wishes:
-        made = edited(model, x, wish, strength, hold)
+        made = edit_images(model, x, wish, strength, hold)
         columns.append(made.image)
         gaps.append(made.error)
         others = torch.ones(made.scores.shape[1], dtype=torch.bool)
@@ -250,12 +261,11 @@ def edit(
         if bool(others.any()):
             kept.append((made.edited_scores - made.scores)[:, others].abs().max())
     error = _largest(gaps)
-    out = out or place(one, "edited.png")
-    written(out)
+    out = make_parent(out or picture_path(run, "edited.png"))
     rows = [torch.stack(row) for row in zip(*columns, strict=True)]
     title = "Edits x ⊕ f†(y ⊖ f(x))" + ("" if strength == 1 else f", strength {strength:g}")
-    labels = ["x", *map(_short, wishes)]
-    image_grid(out, rows, [Path(p).stem[:14] for p in images], labels, title, cell=1.3)
+    labels = ["x", *map(_shorten, wishes)]
+    image_grid(out, rows, _file_names(images), labels, title, cell=1.3)
     return {
         "score_error": error,
         "others_held": hold,
@@ -267,14 +277,14 @@ def edit(
 
 @torch.no_grad()
 def vary(
-    run: str | Path,
+    run: str | Path | Run,
     images: Sequence[str | Path],
     n: int = 6,
     amount: float = 0.7,
     seed: int = 0,
     out: Path | None = None,
 ) -> dict[str, Any]:
-    r"""Other images with the very same scores: z ← Rz + √(1 − a²) Nz + a Nε, R = A†A, N = I − R.
+    r"""Draw images with the very same scores: z ← Rz + √(1 − a²) Nz + a Nε, R = A†A, N = I − R.
 
     ε is normal in the coordinates that a decoder draws from. Nothing of the null space is seen by
     f, so that no score changes.
@@ -287,26 +297,25 @@ def vary(
         raise ValueError(
             f"vary: expected an amount from 0 to 1 and n of 1 or more, got {amount} and {n}."
         )
-    one = readout_of(run)
-    f, width = one.model(), one.model.read.width
-    if width == one.model.read.outputs:
+    run = open_readout(run)
+    f, width = run.model(), run.model.read.width
+    if width == run.model.read.outputs:
         raise ValueError(
-            f"{run}: it has no coordinates beside its outputs to vary. Train with extra > 0."
+            f"{run.folder.name}: it has no coordinates beside its outputs to vary. Train with "
+            "extra > 0."
         )
-    x, notes = images_for(one, images)
+    x, notes = load_images(run, images)
     noise = torch.randn(n, width, generator=torch.Generator().manual_seed(seed))
     rows, gaps = [], []
     for image in x.split(1):
-        made = variations(f, image.expand(n, -1, -1, -1), noise, amount)
+        made = vary_points(f, image.expand(n, -1, -1, -1), noise, amount)
         gaps.append((f(made) - f(image)).abs().max())
         rows.append(torch.cat([image, made]))
     change = _largest(gaps)
     moved = float(torch.cat([(row[1:] - row[:1]).flatten() for row in rows]).square().mean().sqrt())
-    out = out or place(one, "varied.png")
-    written(out)
-    image_grid(out, rows, [Path(p).stem[:14] for p in images], ["x"],
-               f"The same scores to {change:.0e}; pixels differ by {moved:.2f}",
-               cell=1.1)  # fmt: skip
+    out = make_parent(out or picture_path(run, "varied.png"))
+    title = f"The same scores to {change:.0e}; pixels differ by {moved:.2f}"
+    image_grid(out, rows, _file_names(images), ["x"], title, cell=1.1)
     return {
         "largest_change_of_a_score": change,
         "pixel_change": moved,
@@ -316,8 +325,8 @@ def vary(
     }
 
 
-def variations(f: Linearizer, x: Tensor, noise: Tensor, amount: float) -> Tensor:
-    """Points with the scores of x, moved in the null space along noise of the first coordinates."""
+def vary_points(f: Linearizer, x: Tensor, noise: Tensor, amount: float) -> Tensor:
+    """Move x in the null space, along noise of the first coordinates: no score changes."""
     z = f.source.coordinates(x)
     seen = f.operator.pinv() @ f.operator
     padded = torch.nn.functional.pad(noise.to(z), (0, z.shape[1] - noise.shape[1]))
@@ -332,7 +341,7 @@ def variations(f: Linearizer, x: Tensor, noise: Tensor, amount: float) -> Tensor
 def class_gap(
     f: Linearizer, batches: Iterable[tuple[Tensor, Tensor]], index: Sequence[int]
 ) -> Tensor:
-    r"""E[g(x) | with] − E[g(x) | without] for each attribute of ``index``, (len(index), dim)."""
+    r"""Return E[g(x) | with] − E[g(x) | without] of each attribute of ``index``, (k, dim)."""
     sums, counts = None, torch.zeros(2, len(index), dtype=torch.float64)
     for x, y in batches:
         mark = y[:, list(index)].double()
@@ -347,7 +356,7 @@ def class_gap(
 
 
 def eraser(f: Linearizer, gaps: Tensor, cut: int = 0) -> Linearizer:
-    r"""The projector g⁻¹(I − QQᵀ)g of the source along the span of ``gaps``, (k, dim).
+    r"""Return the projector g⁻¹(I − QQᵀ)g of the source along the span of ``gaps``, (k, dim).
 
     The images that the gaps are of then have equal mean coordinates with and without an attribute,
     so that no linear probe of them does better than a constant (Belrose et al., LEACE, 2023,
@@ -362,28 +371,30 @@ def eraser(f: Linearizer, gaps: Tensor, cut: int = 0) -> Linearizer:
         rows = torch.cat([rows * first, rows * ~first])
     U, S, _ = torch.linalg.svd(rows.mT, full_matrices=False)
     Q = U[:, 1e-10 * S[0] < S].to(f.operator.dtype)  # gaps of all classes depend on each other
-    one = Identity(f.source.dim, dtype=Q.dtype, device=Q.device)
-    return Linearizer(f.source, one - LowRank(Q, Q), f.source)
+    identity = Identity(f.source.dim, dtype=Q.dtype, device=Q.device)
+    return Linearizer(f.source, identity - LowRank(Q, Q), f.source)
 
 
 @torch.no_grad()
 def erase(
-    run: str | Path,
+    run: str | Path | Run,
     names: Sequence[str],
     images: Sequence[str | Path],
     out: Path | None = None,
     root: Path | None = None,
 ) -> dict[str, Any]:
-    """Images without what tells an attribute from its absence, by a projector of the space."""
-    one = readout_of(run)
-    model = one.model
-    if not isinstance(model, Attributes):
-        raise ValueError(f"{run}: only attributes or classes can be erased; it has neither.")
-    index = list(dict.fromkeys(find_name(model.config.names, name, "erase") for name in names))
-    names = [model.config.names[i] for i in index]
-    x, notes = images_for(one, images)
+    """Draw images without what tells an attribute from its absence, by a projector."""
+    run = open_readout(run)
+    model: ReadoutModel = run.model
+    if model.output_kind == "numbers":
+        raise ValueError(
+            f"{run.folder.name}: only attributes or classes can be erased; it has neither."
+        )
+    index = list(dict.fromkeys(find_name(model.output_names, name, "erase") for name in names))
+    names = [model.output_names[i] for i in index]
+    x, notes = load_images(run, images)
     f = model()
-    gaps = class_gap(f, labelled(model, run_data(one, root).train), index)
+    gaps = class_gap(f, label_batches(model, load_data(run, root).train), index)
     cut = model.read.width if model.read.encodes else 0
     rows = [x, *(eraser(f, gap[None], cut)(x) for gap in gaps)]
     labels = ["x", *(f"no {n}" for n in names)]
@@ -392,30 +403,34 @@ def erase(
         rows.append(P(x))
         labels.append("none of them")
     once = P(x)
-    out = out or place(one, "erased.png")
-    written(out)
-    image_grid(out, rows, labels, [Path(p).stem[:14] for p in images], "Erasure by projection",
-               cell=1.1)  # fmt: skip
-    return {"idempotency_error": float((P(once) - once).abs().max()), "notes": notes,
-            "files": [out]}  # fmt: skip
+    out = make_parent(out or picture_path(run, "erased.png"))
+    image_grid(out, rows, labels, _file_names(images), "Erasure by projection", cell=1.1)
+    error = float((P(once) - once).abs().max())
+    return {"idempotency_error": error, "notes": notes, "files": [out]}
 
 
-def labelled(model: Attributes, part: Any, count: int = 20_000) -> Iterable[tuple[Tensor, Tensor]]:
-    """Batches of images and 0/1 labels (n, names)."""
-    k = len(model.config.names)
+def label_batches(
+    model: ReadoutModel, part: Any, count: int = 20_000
+) -> Iterable[tuple[Tensor, Tensor]]:
+    """Yield images and 0/1 labels (n, names) of the first ``count`` samples, in batches."""
+    k = len(model.output_names)
     for index in torch.arange(min(count, len(part))).split(500):
         x, y = part.batch(index)
-        marks = torch.nn.functional.one_hot(y, k) if model.config.kind == "classes" else y
+        marks = torch.nn.functional.one_hot(y, k) if model.output_kind == "classes" else y
         yield x.to(model.read.weight), marks
 
 
 def _largest(values: Sequence[Tensor]) -> float:
-    """The largest of some numbers; NaN and infinity are refused."""
+    """Return the largest of some numbers, and refuse NaN and infinity."""
     largest = float(torch.stack(list(values)).max())
     if not math.isfinite(largest):
         raise ValueError("the result is too large for the numbers of this model. Ask for less.")
     return largest
 
 
-def _short(wish: str) -> str:
+def _shorten(wish: str) -> str:
     return wish if len(wish) < 17 else wish[:15] + "…"
+
+
+def _file_names(images: Sequence[str | Path]) -> list[str]:
+    return [Path(p).stem[:14] for p in images]

@@ -1,4 +1,4 @@
-"""What styles can do."""
+"""The commands of styles."""
 
 from __future__ import annotations
 
@@ -7,20 +7,14 @@ from typing import Annotated, Optional
 
 import typer
 
-from .base import (
-    JsonFlag,
-    RootOption,
-    TensorOption,
-    answer,
-    app,
-    evaluate_app,
-    note,
-    paged,
-    run_first,
-)
+from ..command import JsonFlag, RootOption, TensorOption, answer, new_commands, note, run_first
+
+__all__ = ["commands"]
+
+commands = new_commands()
 
 style_app = typer.Typer(no_args_is_help=True, rich_markup_mode=None)
-app.add_typer(
+commands.add_typer(
     style_app,
     name="style",
     help="List the styles of a model, and add new ones without training.\n\n"
@@ -32,7 +26,7 @@ StyleArgument = Annotated[
 ]
 
 
-@app.command()
+@commands.command()
 def stylize(
     inputs: Annotated[
         Optional[list[str]],  # noqa: UP045
@@ -69,12 +63,12 @@ def stylize(
     tensor: TensorOption = None,
     as_json: JsonFlag = False,
 ) -> None:
-    """Photos in a style, or a blend of styles: f(x) = g_y⁻¹(A g_x(x)), A = Σ wᵢ Aᵢ.
+    """Render photos in a style, or a blend of styles: f(x) = g_y⁻¹(A g_x(x)), A = Σ wᵢ Aᵢ.
 
     Example: linearizer stylize photo.jpg --style "0.6*candy + 0.4*mosaic" --strength 0.8 -o out.png
     """
-    from .. import stylizing
-    from ..progress import Transfer
+    from ...training.progress import Transfer
+    from . import use
 
     run, photos = run_first(inputs, "styles", bare=True) if inputs else ("styles", [])
     if strip is not None:
@@ -82,29 +76,27 @@ def stylize(
             raise ValueError(
                 "stylize: --strip takes one photo, and no --style, --undo or --tensor."
             )
-        result = stylizing.strip(run, photos[0] if photos else None, *strip, strength, out)
+        result = use.draw_strip(run, photos[0] if photos else None, *strip, strength, out)
         answer(result, "", as_json)
         return
     with Transfer("tiles") as transfer:
-        result = stylizing.stylize(
+        result = use.stylize(
             run, photos, style, strength, undo, times, out, tensor, note, transfer.update
         )
     parts = " + ".join(f"{w:g}*{name}" for name, w in result["style"].items())
-    condition = result["condition_number"]
-    known = "infinite" if condition is None else f"{condition:.2g}"
-    text = f"{parts}, strength {strength:g}; condition number {known}"
-    answer(result, text, as_json)
+    condition = result["condition_number"] or float("inf")
+    answer(result, f"{parts}, strength {strength:g}; condition number {condition:.2g}", as_json)
 
 
 @style_app.command("list")
 def list_styles(run: StyleArgument = "styles", as_json: JsonFlag = False) -> None:
-    """The styles that a model knows.
+    """List the styles that a model knows.
 
     Example: linearizer style list
     """
-    from .. import stylizing
+    from . import use
 
-    result = stylizing.styles(run)
+    result = use.list_styles(run)
     rows = result["styles"].items()
     text = "\n".join(
         f"{name:16} {row['numbers']:,} numbers, condition number {row['condition_number']:.2g}"
@@ -141,9 +133,9 @@ def add_style(
 
     Example: linearizer style add styles mine --from before.png after.png -o runs/my-styles
     """
-    from .. import stylizing
+    from . import use
 
-    result = stylizing.add_style(run, name, pair, teacher, content, out, data_root)
+    result = use.add_style(run, name, pair, teacher, content, out, data_root)
     again = " (replaced)" if result["replaced"] else ""
     several = "s" if result["pairs"] > 1 else ""
     text = (
@@ -151,30 +143,3 @@ def add_style(
         f"{result['psnr']:.1f} dB there; condition number {result['condition_number']:.2g}"
     )
     answer(result, text, as_json)
-
-
-@evaluate_app.command("style")
-def evaluate_style(
-    run: StyleArgument = "styles",
-    photos: Annotated[int, typer.Option("-n", min=1, help="held-out photos")] = 200,
-    out: Annotated[
-        Path | None, typer.Option("--out", "-o", help="folder", show_default="RUN/evaluation")
-    ] = None,
-    data_root: RootOption = None,
-    as_json: JsonFlag = False,
-) -> None:
-    """Fidelity to the style networks on held-out photos, blends, undoing, new styles, time.
-
-    Example: linearizer evaluate style styles -n 20
-    """
-    from .. import evaluation
-
-    result = paged(evaluation.style(run, out, photos, data_root, say=note))
-    lines = []
-    for name, row in result["fidelity"].items():
-        marks = "; ".join(
-            f"{way} {r['psnr']:.1f} dB" + (f", LPIPS {r['lpips']:.3f}" if "lpips" in r else "")
-            for way, r in row.items()
-        )
-        lines.append(f"{name}: {marks}")
-    answer(result, "\n".join(lines), as_json)

@@ -17,18 +17,21 @@ import torch.nn.functional as F
 from pydantic import Field
 from torch import Tensor, nn
 
-from ..bijections import Bijection, glow, patches, resized
-from ..draws import Draw
-from ..families import StyleKernel
-from ..linearizer import Linearizer
-from ..nets import LocalConv
-from ..operators import Convolution, MixingConvolution
-from ..pictures import image_grid
-from ..settings import Settings, did_you_mean
-from ..spaces import Space
-from .base import App
+from ...bijections import Bijection, glow, patches, resize
+from ...data.kinds import Data
+from ...data.stylised import Pair
+from ...families import StyleKernel
+from ...linearizer import Linearizer
+from ...metrics.images import psnr
+from ...metrics.perceptual import LPIPS
+from ...nets import LocalConv
+from ...operators import Convolution, MixingConvolution
+from ...runs.pictures import image_grid
+from ...spaces import Space
+from ...training.draws import Draw
+from ...training.settings import Settings, did_you_mean
 
-__all__ = ["APP", "PHOTO", "RTOL", "STRIP", "Config", "Style", "loss", "measure", "mixture"]
+__all__ = ["PHOTO", "RTOL", "STRIP", "Config", "Style", "loss", "measure", "parse_blend"]
 
 #: Singular values below this share of the largest are not undone.
 RTOL = 1e-5
@@ -68,11 +71,11 @@ class Config(Settings):
     save_memory: bool = Field(False, description="activation memory constant in depth")
 
 
-def mixture(text: str, known: Mapping[str, Any] | tuple[str, ...]) -> dict[str, float]:
-    r"""Weights by name from a sum of styles.
+def parse_blend(text: str, known: Mapping[str, Any] | tuple[str, ...]) -> dict[str, float]:
+    r"""Read the weights of styles from a sum.
 
     Example:
-        >>> mixture("0.6*candy + 0.4 mosaic - udnie", ("candy", "mosaic", "udnie"))
+        >>> parse_blend("0.6*candy + 0.4 mosaic - udnie", ("candy", "mosaic", "udnie"))
         {'candy': 0.6, 'mosaic': 0.4, 'udnie': -1.0}
     """
     form = re.compile(
@@ -115,7 +118,7 @@ class Style(nn.Module):
         self.source, self.target = Space(g_x), Space(g_y)
         self.family = StyleKernel(
             len(config.names),
-            self._image(config.shape),
+            self._coordinate_shape(config.shape),
             config.kernel,
             config.mixing,
             max(config.hypernetwork, len(config.names)),
@@ -128,12 +131,12 @@ class Style(nn.Module):
 
     @property
     def names(self) -> tuple[str, ...]:
-        """All known styles; "photo" is none."""
+        """Names of all known styles, and "photo", which is none."""
         return (*self.config.names, *self.config.added, PHOTO)
 
     @property
     def multiple(self) -> int:
-        """Sides of an image divide by this."""
+        """The number that sides of an image are multiples of."""
         return 2**self.config.squeezes if self.config.g == "patches" else 2
 
     @property
@@ -141,14 +144,12 @@ class Style(nn.Module):
         """How many pixels away f may look, apart from the wrap at the border; None is all."""
         if self.config.g != "patches":
             return None
-        layers = [
-            m.reach for g in (self.source, self.target) for m in g.modules()
-            if isinstance(m, LocalConv)
-        ]  # fmt: skip
-        return self.multiple * (sum(layers) + self.config.kernel + 1)
+        modules = (*self.source.modules(), *self.target.modules())
+        reach = sum(m.reach for m in modules if isinstance(m, LocalConv))
+        return self.multiple * (reach + self.config.kernel + 1)
 
-    def _image(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
-        """Coordinates of an image (3, H, W) as an image."""
+    def _coordinate_shape(self, shape: tuple[int, ...]) -> tuple[int, int, int]:
+        """Return the shape of coordinates, as an image, of images (3, H, W)."""
         C, H, W = shape
         if self.config.g == "glow":
             return C, H, W
@@ -156,7 +157,7 @@ class Style(nn.Module):
         return C * s * s, H // s, W // s
 
     def spaces(self, shape: tuple[int, ...] | None = None) -> tuple[Space, Space]:
-        """The two Spaces for images (3, H, W); those of the last eight shapes are kept."""
+        """Return the two Spaces for images (3, H, W); those of the last eight shapes are kept."""
         shape = tuple(shape or self.config.shape)
         if shape == self.config.shape:
             return self.source, self.target
@@ -164,13 +165,13 @@ class Style(nn.Module):
             if len(self._spaces) >= 8:
                 self._spaces.pop(next(iter(self._spaces)))
             self._spaces[shape] = (
-                Space(resized(self.source.g, shape)),
-                Space(resized(self.target.g, shape)),
+                Space(resize(self.source.g, shape)),
+                Space(resize(self.target.g, shape)),
             )
         return self._spaces[shape]
 
     def kernel(self, name: str) -> Tensor:
-        """The kernel of one style."""
+        """Return the kernel of one style."""
         if name == PHOTO:
             return self.plain
         if name in self.config.added:
@@ -180,8 +181,8 @@ class Style(nn.Module):
         return self.family.kernels(float(self.config.names.index(name)))
 
     def blend(self, style: str | Mapping[str, float], strength: float = 1.0) -> Tensor:
-        r"""The kernel A₀ + strength·(Σ wᵢ Aᵢ − A₀), A₀ that of the photo itself."""
-        weights = mixture(style, self.names) if isinstance(style, str) else dict(style)
+        r"""Return the kernel A₀ + strength·(Σ wᵢ Aᵢ − A₀), A₀ that of the photo itself."""
+        weights = parse_blend(style, self.names) if isinstance(style, str) else dict(style)
         if not weights or not all(map(math.isfinite, (strength, *weights.values()))):
             raise ValueError(
                 "style: expected styles with finite weights and a finite strength, got "
@@ -196,7 +197,7 @@ class Style(nn.Module):
         strength: float = 1.0,
         shape: tuple[int, ...] | None = None,
     ) -> Linearizer:
-        r"""The map of a style or of a blend, for images of any size.
+        r"""Return the map of a style or of a blend, for images of any size.
 
         Arguments:
             style: "candy", "0.6*candy + 0.4*mosaic", or weights by name; the first style if None.
@@ -207,13 +208,13 @@ class Style(nn.Module):
         return self.map(kernel, shape)
 
     def map(self, kernel: Tensor, shape: tuple[int, ...] | None = None) -> Linearizer:
-        """The Linearizer of any kernel."""
+        """Return the Linearizer of any kernel."""
         source, target = self.spaces(shape)
-        operator = self.family.operator(kernel, self._image(source.g.shape))
+        operator = self.family.operator(kernel, self._coordinate_shape(source.g.shape))
         return Linearizer(source, operator, target)
 
     def condition(self, kernel: Tensor) -> float:
-        """σ_max/σ_min of a kernel's operator, on a grid of 32 × 32 frequencies."""
+        """Return σ_max/σ_min of a kernel's operator, on a grid of 32 × 32 frequencies."""
         C = self.family.image[0]
         A = self.family.operator(kernel.detach().double(), (C, 32, 32))
         if isinstance(A, MixingConvolution):
@@ -225,7 +226,7 @@ class Style(nn.Module):
         return largest / least if least > 0 else math.inf
 
     def spread(self, kernels: Tensor) -> Tensor:
-        r"""Mean of log(‖A_ω‖²‖A_ω⁻¹‖²/C²) over 8 × 8 frequencies ω; 0 where A is a rotation."""
+        r"""Average log(‖A_ω‖²‖A_ω⁻¹‖²/C²) over 8 × 8 frequencies ω; 0 where A is a rotation."""
         C = self.family.image[0]
         A = self.family.operator(kernels, (C, 8, 8))
         assert isinstance(A, MixingConvolution)
@@ -234,12 +235,12 @@ class Style(nn.Module):
         return (norms[0] * norms[1]).log().mean()
 
     def kernels(self) -> Tensor:
-        """Those of all styles that are trained, the photo's last."""
+        """Return the kernels of all styles that are trained, the photo's last."""
         numbers = torch.arange(len(self.config.names)).double()
         return torch.cat([self.family.kernels(numbers), self.plain[None]])
 
-    def initialize(self, batch: Any) -> None:
-        """ActNorm of both g from photos and pictures; then each kernel by least squares."""
+    def initialize(self, batch: Pair) -> None:
+        """Set ActNorm of both g from photos and pictures, then each kernel by least squares."""
         draw = Draw(0)
         self.source.g.initialize(batch.x + 0.02 * draw.normal(batch.x))
         self.target.g.initialize(batch.y + 0.02 * draw.normal(batch.y))
@@ -250,9 +251,9 @@ class Style(nn.Module):
             kernels = []
             for s in range(len(self.config.names) + 1):
                 mine = batch.style == s
-                enough = int(mine.sum()) > 1
+                few = int(mine.sum()) < 2
                 kernels.append(
-                    self.fit(batch.x[mine], batch.y[mine]) if enough else self.plain.clone()
+                    self.plain.clone() if few else self.fit(batch.x[mine], batch.y[mine])
                 )
             self.family.assign(torch.stack(kernels[:-1]))
             self.plain.copy_(kernels[-1])
@@ -265,7 +266,7 @@ class Style(nn.Module):
         ridge: float = 1e-3,
         prior: Tensor | None = None,
     ) -> Tensor:
-        r"""The kernel of a style from pairs: argmin ‖A g_x(x) − g_y(y)‖² + ridge‖A − A_prior‖².
+        r"""Fit the kernel of a style to pairs: argmin ‖A g_x(x) − g_y(y)‖² + ridge‖A − A_prior‖².
 
         Closed form: one linear system of (C·k·k) unknowns for each output channel. Nothing is
         trained.
@@ -276,7 +277,7 @@ class Style(nn.Module):
             prior: What the kernel is drawn to; zero if not given.
         """
         source, target = self.spaces(tuple(before.shape[1:]))
-        image = self._image(tuple(before.shape[1:]))
+        image = self._coordinate_shape(tuple(before.shape[1:]))
         k, C = self.config.kernel, image[0]
         groups = 1 if self.config.mixing else C
         width = C // groups * k * k
@@ -298,7 +299,7 @@ class Style(nn.Module):
         return (known + change).mT.reshape(self.family.kernel_shape).to(self.plain)
 
     def add(self, name: str, kernel: Tensor) -> Style:
-        """A model that knows one style more."""
+        """Return a model that knows one style more."""
         check_name(name)
         if name in (*self.config.names, PHOTO):
             raise ValueError(
@@ -310,14 +311,14 @@ class Style(nn.Module):
         return model.eval()
 
     def render(self, x: Tensor, kernel: Tensor, undo: bool = False, rtol: float = RTOL) -> Tensor:
-        """f(x) or f†(x) for images (n, 3, H, W) of any size: padded below and right, cut back."""
+        """Apply f or f† to images (n, 3, H, W) of any size: pad below and right, and cut back."""
         H, W = x.shape[-2:]
-        padded = self.padded(x)
+        padded = self.pad_sides(x)
         f = self.map(kernel, tuple(padded.shape[1:]))
         return (f.pinv(rtol) if undo else f)(padded)[..., :H, :W]
 
-    def padded(self, x: Tensor) -> Tensor:
-        """Images with their last rows and columns repeated, to sides that divide."""
+    def pad_sides(self, x: Tensor) -> Tensor:
+        """Repeat the last rows and columns of images until the sides are multiples."""
         H, W = x.shape[-2:]
         if not H or not W:
             raise ValueError(f"style: expected images with pixels, got {tuple(x.shape)}.")
@@ -325,11 +326,12 @@ class Style(nn.Module):
 
 
 def _key(name: str) -> str:
-    """Where an added kernel is kept; torch has words of its own that a style may bear."""
+    """Return where an added kernel is kept: a style may be called like an attribute of torch."""
     return f"{name}_kernel"
 
 
 def check_name(name: str) -> None:
+    """Raise unless a style can be called by this name."""
     if not NAME.fullmatch(name) or name == PHOTO:
         raise ValueError(
             f"style: expected a name of letters, digits and _, which is not {PHOTO!r}, got "
@@ -340,19 +342,18 @@ def check_name(name: str) -> None:
 def _stack(config: Config, blocks: int) -> Bijection:
     if config.g == "glow":
         return glow(config.shape, blocks, config.hidden, save_memory=config.save_memory)
-    return patches(
-        config.shape, config.squeezes, blocks, config.hidden, config.depth,
-        save_memory=config.save_memory,
-    )  # fmt: skip
+    sizes = (config.squeezes, blocks, config.hidden, config.depth)
+    return patches(config.shape, *sizes, save_memory=config.save_memory)
 
 
 def _last_shift(g: Bijection) -> Any:
+    """Return the last ActNorm of a stack, or None."""
     layers = list(g)  # type: ignore[call-overload]
     return layers[-2] if hasattr(layers[-2], "log_scale") else None
 
 
-def _drawn(model: Style, batch: Any, kernels: Tensor) -> Tensor:
-    """f of each photo in the style of its pair."""
+def _render_pairs(model: Style, batch: Pair, kernels: Tensor) -> Tensor:
+    """Return f of each photo in the style of its pair."""
     return model.map(kernels[batch.style], batch.x.shape[1:])(batch.x)
 
 
@@ -360,8 +361,8 @@ def _drawn(model: Style, batch: Any, kernels: Tensor) -> Tensor:
 LATE = 0.6
 
 
-def texture(judge: Any, x: Tensor, y: Tensor) -> Tensor:
-    r"""Mean of ‖G(x) − G(y)‖²/‖G(y)‖² over three layers, G the Gram matrix of the features.
+def texture(judge: LPIPS, x: Tensor, y: Tensor) -> Tensor:
+    r"""Average ‖G(x) − G(y)‖²/‖G(y)‖² over three layers, G the Gram matrix of the features.
 
     Strokes that fall elsewhere than the style network's count as much as its own do.
     """
@@ -379,14 +380,14 @@ def _gram(h: Tensor) -> Tensor:
     return flat @ flat.mT / flat.shape[2]
 
 
-def loss(model: Style, batch: Any, draw: Draw) -> dict[str, Tensor]:
+def loss(model: Style, batch: Pair, draw: Draw) -> dict[str, Tensor]:
     r"""pixel·|f_s(x) − y| + perceptual·LPIPS(f_s(x), y), y the style network's picture.
 
     And condition·spread(A), so that styles can be undone; and late in training, where strokes are
     in place, textures.
     """
     config, kernels = model.config, model.kernels()
-    made = _drawn(model, batch, kernels)
+    made = _render_pairs(model, batch, kernels)
     terms = {"pixel": config.pixel * (made - batch.y).abs().mean()}
     if config.squares:
         terms["squares"] = config.squares * (made - batch.y).square().mean()
@@ -402,70 +403,35 @@ def loss(model: Style, batch: Any, draw: Draw) -> dict[str, Tensor]:
     return terms
 
 
-def measure(model: Style, batch: Any, draw: Draw) -> dict[str, Tensor]:
-    """PSNR and LPIPS to the style network's picture, or to the photo itself where y is one."""
-    made = _drawn(model, batch, model.kernels()).clamp(0, 1)
-    error = (made - batch.y).flatten(1).square().mean(1)
-    rows = {"psnr": -10 * error.clamp_min(1e-10).log10()}
+def measure(model: Style, batch: Pair, draw: Draw) -> dict[str, Tensor]:
+    """Return PSNR and LPIPS to the style network's picture, or to the photo where y is one."""
+    made = _render_pairs(model, batch, model.kernels()).clamp(0, 1)
+    rows = {"psnr": psnr(made, batch.y).clamp_max(100)}
     if batch.judge is not None:
         rows["lpips"] = batch.judge(made, batch.y)
     return rows
 
 
-def facts(data: Any) -> dict[str, Any]:
-    """Shape and names, which the data decide."""
+def facts(data: Data) -> dict[str, Any]:
+    """Return the shape and the names, which the data decide."""
     return {"shape": data.train.shape, "names": data.train.names}
 
 
 @torch.no_grad()
-def preview(model: Style, data: Any, path: Path) -> None:
-    """Crops of photos, and each style of them by its network and by f."""
+def preview(model: Style, data: Data, path: Path) -> None:
+    """Draw crops of photos, and each style of them by its network and by f."""
     styles, val = model.config.names, data.val
     n = min(8, len(val.photos))
     title = "Style networks, and one pair of g with an operator each"
     if n == 1:
         batch = val.batch(torch.arange(len(styles) + 1))
-        made = _drawn(model, batch, model.kernels()).clamp(0, 1)
+        made = _render_pairs(model, batch, model.kernels()).clamp(0, 1)
         image_grid(path, [batch.y, made], ["network", "f"], [*styles, PHOTO], title, cell=1.6)
         return
     each = torch.arange(n) * (len(styles) + 1)
     rows, labels = [], []
     for s in (len(styles), *range(len(styles))):
         batch = val.batch(each + s)
-        rows += [batch.y, _drawn(model, batch, model.kernels()).clamp(0, 1)]
+        rows += [batch.y, _render_pairs(model, batch, model.kernels()).clamp(0, 1)]
         labels += [PHOTO if s == len(styles) else f"{styles[s]}, network", "f"]
     image_grid(path, rows, labels, [], title)
-
-
-APP = App(
-    name="style",
-    Config=Config,
-    model=Style,
-    loss=loss,
-    measure=measure,
-    metric="psnr",
-    maximize=True,
-    linearizer=Style.forward,
-    facts=facts,
-    decided=("shape", "names"),
-    preview=preview,
-    data="bsds500",
-    source="stylised",
-    training={"steps": 2000, "batch": 8, "rate": 2e-3, "ema": 0.995, "validate_every": 600},
-    presets={
-        "paper": {
-            "model": {
-                "g": "glow", "blocks": 6, "output_blocks": 6, "hidden": 16, "mixing": False,
-                "kernel": 4, "perceptual": 0.0, "texture": 0.0,
-            },
-            "training": {"steps": 400},
-        },
-        "single": {
-            "model": {
-                "hidden": 64, "pixel": 0.0, "squares": 10.0, "perceptual": 0.0, "texture": 0.0,
-                "condition": 3e-4,
-            },
-            "training": {"steps": 800, "batch": 5, "rate": 3e-3, "validate_every": 200},
-        },
-    },
-)  # fmt: skip

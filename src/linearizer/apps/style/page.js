@@ -1,5 +1,5 @@
 // A = Σ wᵢAᵢ on a photo, and f† to undo it.
-import { $, Job, announce, ask, droppable, duration, make, number, paint, readPicture, show, within } from "./kit.js";
+import { $, Job, announce, ask, droppable, duration, make, number, paint, readPicture, show, within } from "../../kit.js";
 
 export function style(studio) {
   const stage = $("style").querySelector(".stage");
@@ -7,7 +7,7 @@ export function style(studio) {
   const job = new Job(stage, stage, model);
   /** The model whose styles are listed. */
   let known = null;
-  let names = [], sliders = [], photo = "", title = "", uploaded = false;
+  let names = [], undone = Infinity, sliders = [], photo = "", title = "", uploaded = false;
 
   /** Weights as shares of one: moving all sliders alike changes nothing. */
   function mix() {
@@ -16,7 +16,7 @@ export function style(studio) {
   }
 
   /** f† takes a matrix for each frequency, so the server undoes smaller pictures only. */
-  const most = () => (undo.checked ? studio.limits.undone_side ?? 384 : Infinity);
+  const most = () => (undo.checked ? undone : Infinity);
 
   const settings = () => ({
     model: model.value,
@@ -57,7 +57,7 @@ export function style(studio) {
   }
 
   async function example() {
-    const answer = await ask("photo");
+    const answer = await ask("photo", {});
     [photo, title, uploaded] = [answer.image, answer.title, false];
   }
 
@@ -80,7 +80,7 @@ export function style(studio) {
     try {
       const facts = await studio.facts(chosen);
       if (chosen !== model.value) return;
-      names = facts.styles;
+      [names, undone] = [facts.styles, facts.undone_side];
     } catch (problem) {
       if (problem.status !== 401 && chosen === model.value) job.fail(problem.message);
       return;

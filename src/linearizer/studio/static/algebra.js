@@ -2,8 +2,6 @@
 import { $, Job, announce, make, number, paint, within } from "./kit.js";
 import { complexPlane, node, path, plot, redrawn, tall } from "./plot.js";
 
-const APPS = { flow: "flow", projector: "projector", style: "style", dynamics: "dynamics", attributes: "attributes", forecast: "forecast", disentangle: "distilled network" };
-
 export function algebra(studio) {
   const stage = $("algebra").querySelector(".stage");
   const laws = $("algebra-laws").querySelector("tbody");
@@ -49,9 +47,7 @@ export function algebra(studio) {
   }
 
   function drawVectors() {
-    const { app, shape = [] } = studio.entry(model.value);
-    // The input of a flow is noise, of which there is nothing to see.
-    const sides = app === "flow" ? ["target"] : ["source", "target"];
+    const { shape = [] } = studio.entry(model.value), sides = ["source", "target"];
     const shown = spectrum.vectors.filter((v) => sides.some((side) => v[side]));
     $("algebra-vectors-card").hidden = !shown.length;
     $("algebra-vectors").replaceChildren(...shown.map((v) => {
@@ -63,7 +59,7 @@ export function algebra(studio) {
 
   function facts(of) {
     const entry = studio.entry(model.value);
-    const rows = [["kind", APPS[entry.app] ?? entry.app], ["data", entry.data], ["shape", entry.shape?.join(" × ")], ["parameters", of && number(of.parameters)], ["dimensions", of && number(of.dim)],
+    const rows = [["kind", entry.app], ["data", entry.data], ["shape", entry.shape?.join(" × ")], ["parameters", of && number(of.parameters)], ["dimensions", of && number(of.dim)],
       ["rank of A", spectrum && number(spectrum.rank ?? of?.rank)], ["condition σ₁/σₙ", spectrum && number(spectrum.condition)], entry.metric && entry.metric.value !== null && [entry.metric.name, number(entry.metric.value)]];
     $("algebra-facts").replaceChildren(...rows.filter((row) => row?.[1]).flatMap(([name, value]) => [make("dt", { textContent: name }), make("dd", { textContent: value })]));
   }

@@ -268,3 +268,6 @@ export function droppable(node, take) {
     if (file) take(file);
   });
 }
+
+/** The picture on buttons that draw another seed. */
+export const DICE = '<svg viewBox="0 0 24 24" aria-hidden="true"><rect x="4" y="4" width="16" height="16" rx="3.5"/><circle class="full" cx="8.7" cy="8.7" r="1.4"/><circle class="full" cx="15.3" cy="15.3" r="1.4"/><circle class="full" cx="15.3" cy="8.7" r="1.4"/><circle class="full" cx="8.7" cy="15.3" r="1.4"/></svg>';

@@ -1,5 +1,5 @@
 // Where an image comes from: a sample by its seed, a drawing, or a file.
-import { $, announce, crisp, dice, droppable, make, readPicture, seedOf, show } from "./kit.js";
+import { DICE, announce, crisp, dice, droppable, make, readPicture, seedOf, show } from "./kit.js";
 import { Pad } from "./pad.js";
 
 const KINDS = { sample: "Sample", draw: "Draw", upload: "Upload" };
@@ -13,7 +13,7 @@ export class Source {
       ...Object.entries(KINDS).map(([kind, text]) => make("label", {}, make("input", { type: "radio", name: `${id}-kind`, value: kind, checked: kind === "sample" }), make("span", { textContent: text }))));
     this.seed = make("input", { type: "number", id: `${id}-seed`, min: 0, max: 2147483647, step: 1, value: seed, inputMode: "numeric" });
     const roll = make("button", { type: "button", class: "icon", "aria-label": `Another seed for ${field.querySelector("legend").textContent}` });
-    roll.innerHTML = $("generate-dice").innerHTML;
+    roll.innerHTML = DICE;
     this.seedRow = make("div", { class: "row" }, make("label", { for: `${id}-seed`, textContent: "Seed" }), this.seed, roll);
     this.shown = make("img", { class: "picture shown", alt: "", hidden: true });
     const padHost = make("div", { id: `${id}-pad`, hidden: true });

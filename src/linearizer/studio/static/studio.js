@@ -1,14 +1,8 @@
-// The studio: tabs, the address, the theme, the token. Each tab is a module of its own.
+// The studio: tabs, the address, the theme, the token. Pages are modules of the applications.
 import { $, address, announce, ask, make, query, useToken } from "./kit.js";
-import { algebra } from "./algebra.js";
-import { dynamics } from "./dynamics.js";
-import { edit } from "./edit.js";
-import { generate } from "./generate.js";
-import { interpolate } from "./interpolate.js";
-import { project } from "./project.js";
-import { style } from "./style.js";
 
-const TRAIN = { flow: "train flow --data my/images", projector: "train projector --data my/images", style: "train style", dynamics: "train dynamics --data my.csv", attributes: "train attributes --data my/images" };
+/** The pages, as the server lists them: {script, tabs}. */
+const PAGES = JSON.parse($("page-list").textContent);
 
 const facts = new Map();
 let replacing;
@@ -43,7 +37,7 @@ const studio = {
     else select.replaceChildren(...kinds.map((kind) => make("optgroup", { label: kind }, ...fitting.filter((m) => m.app === kind).map(option))));
     select.disabled = !good.length;
     if (!good.length) {
-      job.fail(`There is no model of this kind yet. Train one: linearizer ${TRAIN[apps?.[0]] ?? "quickstart"}`);
+      job.fail(`There is no model of this kind yet. Train one: linearizer ${apps ? `train ${apps[0]}` : "quickstart"}`);
       return null;
     }
     const chosen = good.find((m) => m.id === wanted) ?? good.find((m) => m.id === usual) ?? good[0];
@@ -66,9 +60,19 @@ const studio = {
   },
 };
 
-const tabs = Object.fromEntries(
-  Object.entries({ generate, interpolate, project, style, dynamics, algebra, edit }).map(([name, build]) => [name, build(studio)]),
-);
+const tabs = {};
+for (const { script, tabs: ids } of PAGES) {
+  try {
+    const page = await import(script);
+    for (const id of ids) tabs[id] = (page[id] ?? page.page)(studio, id);
+  } catch (problem) {
+    console.error(`${script} does not work:`, problem); // the other pages do without it
+    for (const id of ids) {
+      delete tabs[id];
+      for (const each of [`tab-${id}`, id]) $(each)?.remove();
+    }
+  }
+}
 const names = Object.keys(tabs);
 const queries = {};
 const opened = {};

@@ -1,0 +1,1 @@
+"""Images to class scores or attributes."""

@@ -1,0 +1,51 @@
+r"""How well the student gives what its teacher gives: R² of each output on test samples."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ...data.kinds import Data, Part
+from ...metrics.regression import predict_linearly, r_squared
+from ..base import Run, Say
+from .model import Student, preview
+
+__all__ = ["evaluate"]
+
+#: Samples that the linear yardstick is fitted to, and that choose its ridge.
+FITTED, CHOOSING = 4000, 1000
+
+
+def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dict[str, Any]:
+    """Measure R² of each output on test samples, beside ridge regression from the inputs."""
+    model: Student = run.model
+    x, y = _gather(data.test, n or len(data.test))
+    say("linear regression from the inputs")
+    outputs = torch.cat([model.read.outputs_of(part.to(model.spread)) for part in x.split(500)])
+    fitted = (*_gather(data.train, FITTED), *_gather(data.val, CHOOSING))
+    result: dict[str, Any] = {
+        "samples": len(x),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "core": list(model().operator.shape),
+        "linearizer": _summarize(outputs, y),
+        "linear_regression": _summarize(predict_linearly(*fitted, x), y),
+        "largest_error": float((outputs - y).abs().max()),
+    }
+    path = folder / "distill.png"
+    preview(model, data, path)
+    result["pictures"] = [path] if path.exists() else []
+    return result
+
+
+def _gather(part: Part, count: int) -> tuple[Tensor, Tensor]:
+    """Return the first samples of a part, and what the teacher gives for them."""
+    batches = [part.batch(i) for i in torch.arange(min(count, len(part))).split(500)]
+    return torch.cat([b.x for b in batches]), torch.cat([b.y for b in batches])
+
+
+def _summarize(predicted: Tensor, y: Tensor) -> dict[str, Any]:
+    r2 = r_squared(predicted, y)
+    return {"r2": float(r2.mean()), "least_r2": float(r2.min()), "r2_of_each": r2.tolist()}

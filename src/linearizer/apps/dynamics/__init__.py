@@ -1,0 +1,1 @@
+"""States to states at any time, by one generator."""

@@ -1,0 +1,159 @@
+r"""How far ahead dynamics are right: errors on held-out trajectories beside a linear model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from ...data.dynamics import Trajectories
+from ...data.kinds import Data
+from ..base import Run, Say
+from .model import Dynamics
+
+__all__ = ["evaluate", "fit_dmd"]
+
+#: How many training horizons known systems are followed for, and in how many steps each.
+FAR, STEPS = 10, 20
+
+#: (states (n, d), times (n, m)) ↦ states (n, m, d)
+Predict = Callable[[Tensor, Tensor], Tensor]
+
+
+@torch.no_grad()
+def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dict[str, Any]:
+    """Measure errors in standard deviations, beside the first state and a linear model (DMD).
+
+    Trajectories of a known system are followed for ten training horizons, those of a file for as
+    long as they last.
+    """
+    model: Dynamics = run.model
+    horizon = model.config.horizon
+    train = _follow(data.train.trajectories, horizon, 1)
+    test = _follow(data.test.trajectories, horizon, FAR)
+    t, x = test.t[:n], test.x[:n].flatten(2)
+    t = t - t[:, :1]
+    say(f"{len(t)} trajectories of {float(t.max()) / horizon:.3g} training horizons")
+    methods: dict[str, Predict] = {
+        "ours": lambda x0, t: _simulate(model, x0, t),
+        "last value": lambda x0, t: x0[:, None].expand(-1, t.shape[1], -1),
+        "linear DMD": fit_dmd(train),
+    }
+    scale = model.scale.double().flatten().expand(x.shape[2])
+    states = {name: predict(x[:, 0], t) for name, predict in methods.items()}
+    squares = {name: ((s - x) / scale).square().mean(2) for name, s in states.items()}
+    squares = {name: torch.where(v.isfinite(), v, math.inf) for name, v in squares.items()}
+    pictures = [folder / "error.png"]
+    _plot(pictures[0], t / horizon, x, states, squares, data.name, model.config.names[0])
+    return {
+        "horizon": horizon,
+        "unit": model.config.unit or "that of the data",
+        "trajectories": len(t),
+        "parameters": sum(p.numel() for p in model.parameters()),
+        "error": {name: _summarise(v, t / horizon) for name, v in squares.items()},
+        "pictures": pictures,
+    }
+
+
+def _follow(moves: Trajectories, horizon: float, far: int) -> Trajectories:
+    """Return trajectories of even steps from the same starts, if their system is known."""
+    if moves.parameters is None:
+        return moves
+    dt = horizon / STEPS
+    gaps = torch.full((1, far * STEPS), dt, dtype=torch.float64)
+    x = moves.parameters.follow(moves.x[:, 0], gaps)
+    t = (dt * torch.arange(x.shape[1], dtype=torch.float64)).repeat(len(x), 1)
+    return Trajectories(t, x, dt, moves.names)
+
+
+def _simulate(model: Dynamics, x0: Tensor, t: Tensor) -> Tensor:
+    x0 = x0.reshape(-1, *model.config.shape).to(model.scale)
+    if bool((t == t[0]).all()):
+        return model.simulate(x0, t[0]).flatten(2).double()
+    each = [model.simulate(x0[i : i + 1], times) for i, times in enumerate(t)]
+    return torch.cat(each).flatten(2).double()
+
+
+def fit_dmd(moves: Trajectories) -> Predict:
+    r"""Fit z(t) = e^{tM} z(0) with z = (x, 1) and M by least squares: linear, with a constant.
+
+    Of even steps e^{dt M} is the best matrix from each state to the next. Of uneven ones M is the
+    best matrix from the mean state of a step to its rate of change; that mean is the middle of
+    both ends at first, and then what M itself says.
+    """
+    z, dt = F.pad(moves.x.flatten(2), (0, 1), value=1.0), moves.t.diff(dim=1).flatten()[:, None]
+    before, after = z[:, :-1].flatten(0, 1), z[:, 1:].flatten(0, 1)
+    if float(dt.max()) < 1.001 * float(dt.min()):
+        step = torch.linalg.lstsq(before, after).solution.mT
+        values, vectors = torch.linalg.eig(step)
+        values = torch.where(values.abs() > 1e-12, values, 1e-12).log() / dt.mean()
+    else:
+        middle = (before + after) / 2
+        for _ in range(5):
+            rate = torch.linalg.lstsq(middle, (after - before) / dt).solution.mT
+            values, vectors = torch.linalg.eig(rate)
+            turn = values * dt + 1e-9
+            start = before.to(vectors) @ torch.linalg.pinv(vectors).mT
+            middle = ((start * (turn.exp() - 1) / turn) @ vectors.mT).real
+            if not bool(middle.isfinite().all()):
+                break
+    inverse = torch.linalg.pinv(vectors)
+
+    def predict(x0: Tensor, t: Tensor) -> Tensor:
+        start = F.pad(x0, (0, 1), value=1.0).to(vectors) @ inverse.mT
+        moved = start[:, None] * (values * t[..., None]).exp()  # (n, m, d + 1)
+        return (moved @ vectors.mT).real[..., :-1]
+
+    return predict
+
+
+def _summarise(squares: Tensor, horizons: Tensor) -> dict[str, float]:
+    """Return errors over and at the end of 1 and 10 training horizons, or as far as states go."""
+    far, found = float(horizons.max()), {}
+    for k in dict.fromkeys((min(1.0, far), min(float(FAR), far))):
+        until = horizons <= 1.0001 * k
+        ends = squares.gather(1, until.sum(1, keepdim=True) - 1)
+        found[f"{k:.3g} horizon{'' if k == 1 else 's'}"] = float(squares[until].mean().sqrt())
+        found[f"at {k:.3g}"] = float(ends.mean().sqrt())
+    return found
+
+
+def _plot(
+    path: Path,
+    horizons: Tensor,
+    x: Tensor,
+    states: dict[str, Tensor],
+    squares: dict[str, Tensor],
+    title: str,
+    name: str,
+) -> None:
+    """Plot errors over time, and the first number of one trajectory with what is said of it."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(11, 3.8), dpi=130, layout="constrained")
+    left, right = figure.subplots(1, 2)
+    right.plot(horizons[0], x[0, :, 0], color="0.7", linewidth=4, label="truth")
+    low, high = float(x[0, :, 0].min()), float(x[0, :, 0].max())
+    room = 0.3 * (high - low)
+    for method, state in states.items():
+        width = 2.0 if method == "ours" else 1.0
+        error = squares[method].mean(0).sqrt().clamp(1e-5, 30)
+        left.plot(horizons.mean(0)[1:], error[1:], label=method, linewidth=width)
+        if method != "last value":
+            line = state[0, :, 0].clamp(low - 2 * room, high + 2 * room)
+            right.plot(horizons[0], line, label=method, linewidth=width)
+    left.set_yscale("log")
+    left.set(ylabel="error, in standard deviations", title=f"{title}: error over time")
+    right.set(ylabel=name, title="One test trajectory")
+    right.set_ylim(low - room, high + room)
+    for axes in (left, right):
+        axes.set_xlabel("time, in training horizons")
+        axes.axvline(1, color="0.6", linestyle=":", linewidth=1)
+        axes.grid(alpha=0.3)
+        axes.legend(fontsize=8)
+    figure.savefig(path)

@@ -1,0 +1,1 @@
+"""Noise to images in one step, and back by the pseudo-inverse."""

@@ -1,0 +1,91 @@
+"""The application ``flow``, put together."""
+
+from __future__ import annotations
+
+from ...data.catalogue import IMAGES
+from ..base import App
+from ..images import image_shape
+from .cli import commands
+from .evaluate import evaluate
+from .model import Config, Flow, build, finish, loss, measure, preview, start, train_density
+from .studio import PAGE
+
+__all__ = ["APP"]
+
+_PAPER = {
+    "g": "glow",
+    "nets": "unet",
+    "spaces": "one",
+    "core": "velocity",
+    "rank": 16,
+    "blocks": 6,
+    "hidden": 16,
+    "induced": 1.0,
+    "image": 1.0,
+    "reconstruction": 1.0,
+    "alignment": 1.0,
+    "likelihood": 0.0,
+}
+_AUTHORS = {**_PAPER, "spaces": "two", "core": "prediction", "nets": "conv", "alignment": 0.0}
+_BEST = {
+    "g": "subspace",
+    "nets": "conv",
+    "hidden": 16,
+    "rank": 32,
+    "likelihood": 0.1,
+    "refine": 6000,
+}
+_CELEBA = {
+    **_BEST,
+    "rank": 64,
+    "detail": 64,
+    "detail_spread": 1.0,
+    "likelihood": 0.15,
+    "mirror": True,
+}
+_LONG = {"steps": 5000, "rate": 2e-3, "validate_every": 1000, "checkpoint_every": 500}
+
+APP = App(
+    name="flow",
+    summary="noise to images in one step, and back by the pseudo-inverse",
+    formula="f(x) = g_y⁻¹(B g_x(x)): B is all steps of a solver in one, from noise to images",
+    kind=IMAGES,
+    Config=Config,
+    build=build,
+    loss=loss,
+    measure=measure,
+    metric="psnr",
+    maximize=True,
+    linearizer=Flow.forward,
+    facts=image_shape,
+    decided=("shape",),
+    preview=preview,
+    start=start,
+    stages=(train_density,),
+    finish=finish,
+    evaluate=evaluate,
+    data="digits",
+    training={"steps": 3000, "batch": 128, "rate": 1e-3, "ema": 0.999},
+    presets={
+        "paper": {"model": _PAPER, "training": {"steps": 4000}},
+        "authors": {"model": _AUTHORS, "training": {"steps": 4000}},
+        "best": {"model": _BEST, "training": _LONG},
+        "digits": {
+            "model": {"rank": 24, "hidden": 256, "flow_hidden": 128},
+            "training": {"rate": 2e-3, "batch": 256},
+        },
+        "mnist": {
+            "data": {"name": "mnist", "size": 32},
+            "model": {**_BEST, "detail": 256, "refine": 8000},
+            "training": _LONG,
+        },
+        "celeba": {
+            "data": {"name": "celeba", "size": 64},
+            "model": _CELEBA,
+            "training": {**_LONG, "steps": 4000, "batch": 64},
+        },
+    },
+    commands=commands,
+    page=PAGE,
+    sample=lambda model, n, seed: model()(model.noise(n, seed)),
+)

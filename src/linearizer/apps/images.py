@@ -1,0 +1,123 @@
+r"""What applications on images share: reading a user's files, where pictures go, and yardsticks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from .. import data
+from ..data.catalogue import DATA_SETS
+from ..data.images import Picture
+from ..data.kinds import Data, Part
+from ..metrics.images import psnr
+from ..runs.store import is_shipped
+from .base import Run
+
+__all__ = [
+    "Map",
+    "border_of",
+    "image_shape",
+    "make_parent",
+    "measure_psnr",
+    "picture_path",
+    "principal_axes",
+    "project_onto",
+    "read_images_for",
+    "stack_images",
+    "stack_test_images",
+]
+
+#: Images to images.
+Map = Callable[[Tensor], Tensor]
+
+#: Numbers of an image up to which principal axes are computed exactly.
+EXACT = 2048
+
+
+def read_images_for(run: Run, images: Sequence[str | Path | Picture]) -> tuple[Tensor, list[str]]:
+    """Return images as a model takes them, and a note for each that was converted."""
+    x, notes = data.read_images(images, tuple(run.model.target.shape), border_of(run))
+    return x.to(next(run.model.parameters())), notes
+
+
+def border_of(run: Run) -> int | None:
+    """Return the side of images that get a border rather than being resized, as the data did."""
+    known = DATA_SETS.get(run.data_name)
+    return None if known is None else known.border
+
+
+def picture_path(run: Run, name: str) -> Path:
+    """Return where a picture goes: into the run, or beside the user for a shipped model."""
+    if is_shipped(run.folder):
+        return Path(f"{run.folder.name}-{name}")
+    return run.folder / "samples" / name
+
+
+def make_parent(path: Path) -> Path:
+    """Make the folder of a file that is to be written."""
+    if path.is_dir():
+        raise ValueError(f"{path}: expected a file to write, but it is a folder.")
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return path
+
+
+def image_shape(source: Data) -> dict[str, Any]:
+    """Return the shape of the images, which the data decide."""
+    shape = getattr(source.train, "shape", None)
+    if shape is None or len(shape) != 3:
+        raise ValueError(f"{source.name} holds no images. Name a data set of images.")
+    return {"shape": shape}
+
+
+# -- evaluation --------------------------------------------------------------------------------
+
+
+def stack_images(part: Part, limit: int | None = None) -> Tensor:
+    """Return all images of a part of the data, or the first ``limit``, as one tensor."""
+    index = torch.arange(min(len(part), limit or len(part)))
+    return torch.cat([part.batch(i).x for i in index.split(1000)])
+
+
+def stack_test_images(source: Data, n: int | None) -> Tensor:
+    """Return at most n test images, and refuse data that have too few to measure anything."""
+    x = stack_images(source.test, n)
+    if len(x) < 16:
+        raise ValueError(
+            f"evaluate: expected 16 test images or more, got {len(x)} of {source.name}. Take more."
+        )
+    return x
+
+
+def measure_psnr(f: Map, x: Tensor) -> dict[str, float]:
+    """Return the PSNR of f(x) against images x: of each on average, of all, and of the worst."""
+    back = torch.cat([f(part) for part in x.split(500)]).clamp(0, 1)
+    each = psnr(back, x)
+    return {
+        "psnr_mean_over_images": float(each.mean()),
+        "psnr_of_mean_error": float(-10 * (back - x).square().mean().clamp_min(1e-12).log10()),
+        "psnr_worst_image": float(each.min()),
+    }
+
+
+def principal_axes(part: Part, rank: int) -> tuple[Tensor, Tensor]:
+    """Return the mean (dim,) of some thousand images and their leading axes (dim, rank)."""
+    dim = part.batch(torch.arange(1)).x.numel()
+    x = stack_images(part, 10_000 if dim <= EXACT else 4000).flatten(1)
+    mean = x.mean(0)
+    if dim <= EXACT:
+        centred = (x - mean).double()
+        axes = torch.linalg.eigh(centred.mT @ centred)[1].flip(1)
+        return mean, axes[:, :rank].to(x)
+    few = min(rank + 32, *x.shape)
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        return mean, torch.pca_lowrank(x, few, niter=6)[2][:, :rank]
+
+
+def project_onto(x: Tensor, mean: Tensor, axes: Tensor) -> Tensor:
+    """Return images projected onto principal axes, the linear yardstick of the same rank."""
+    return ((x.flatten(1) - mean) @ axes @ axes.mT + mean).reshape_as(x)

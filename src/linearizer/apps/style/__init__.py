@@ -1,0 +1,1 @@
+"""Photos to pictures; a style is an operator."""

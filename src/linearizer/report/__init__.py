@@ -1,0 +1,1 @@
+"""Pages of HTML: their parts, and the page of a run."""

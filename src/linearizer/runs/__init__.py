@@ -1,0 +1,1 @@
+"""Run folders: what is written, opened, listed, exported and shared."""

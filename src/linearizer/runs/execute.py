@@ -1,0 +1,130 @@
+r"""Training: a plan is carried out into a run folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from ..apps.base import Say, Stage
+from ..apps.registry import origin_of
+from ..data.kinds import Data
+from ..training.checkpoint import CONFIG, tensors_of, write_weights
+from ..training.loop import STATE, Interrupted, Result, Training, fit
+from ..training.progress import Transfer
+from ..training.settings import resolve
+from .plan import Plan, check_folder, require_same, settle
+from .store import load
+
+__all__ = ["execute"]
+
+
+def execute(
+    plan: Plan,
+    run: Path,
+    *,
+    root: Path | None = None,
+    resume: bool = False,
+    progress: bool = True,
+    say: Say = lambda text: None,
+    source: Data | None = None,
+) -> Result:
+    """Load the data (or take ``source`` for them), build the model, train it into the folder."""
+    check_folder(run, resume)
+    app, training = plan.app, plan.training
+    if source is None:
+        with Transfer("images") if progress else nullcontext() as transfer:
+            seen = transfer.update if transfer is not None else None
+            source = app.kind.load(plan.data, root, seen)
+    for note in source.notes:
+        say(note)
+    config = settle(plan, source)
+    settings: dict[str, Any] = {
+        "app": app.name,
+        "metric": {"name": app.metric, "maximize": app.maximize},
+        "data": plan.data.model_dump(mode="json"),
+        "model": config.model_dump(mode="json"),
+        "training": training.model_dump(mode="json"),
+    }
+    if origin := origin_of(app.name):
+        settings["origin"] = origin
+    if resume and (run / CONFIG).exists():
+        require_same(run, settings)
+    torch.manual_seed(training.seed)
+    model = app.make(config)
+    if app.start is not None and not (run / STATE).exists():
+        app.start(model, source)
+    preview = None if app.preview is None else partial(_preview, app.preview, source)
+    result = fit(
+        model,
+        app.loss,
+        source.train,
+        training,
+        run,
+        validation=source.val,
+        measure=app.measure,
+        metric=app.metric,
+        maximize=app.maximize,
+        settings=settings,
+        resume=resume,
+        preview=preview,
+        progress=progress,
+    )
+    result = result._replace(model=model)
+    if not (app.stages or app.finish) or os.environ.get("RANK", "0") != "0":
+        return result
+    with _alone():
+        if training.strategy == "fsdp":  # this process may hold shards alone
+            model = load(run)
+        model.cpu()
+        for number, make in enumerate(app.stages, 2):
+            if (stage := make(model, source)) is not None:
+                steps = stage.training.get("steps", training.steps)
+                say(f"stage {number}, {stage.name}: {steps:,} steps")
+                # Named by the step, so that more steps of the first stage begin this one anew.
+                folder = run / "state" / f"stage-{number}-after-{result.step}"
+                result = _train_stage(stage, folder, training, result, progress)
+        if app.finish is not None:
+            app.finish(model.cpu(), source)
+    write_weights(run, tensors_of(model), settings)
+    result = result._replace(model=model)
+    if preview is not None and training.validate_every:
+        (run / "samples").mkdir(exist_ok=True)
+        preview(model, run / "samples" / f"step-{training.steps:06d}.png")
+    return result
+
+
+def _preview(draw: Any, source: Data, model: Any, path: Path) -> None:
+    draw(model, source, path)
+
+
+@contextmanager
+def _alone() -> Iterator[None]:
+    """One process, although others were started beside it: a further stage is small."""
+    names = ("RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE")
+    taken = {name: os.environ.pop(name) for name in names if name in os.environ}
+    try:
+        yield
+    finally:
+        os.environ.update(taken)
+
+
+def _train_stage(
+    stage: Stage, folder: Path, training: Training, before: Result, progress: bool
+) -> Result:
+    """A further stage, in a folder of its own; the first one is done, and resuming finds it so."""
+    changes = {"validate_every": 0, "patience": 0, **stage.training}
+    how = resolve(Training, f"{folder} [training]", training.model_dump(), changes)
+    try:
+        done = fit(
+            stage.part, stage.loss, stage.source, how, folder, resume=True, progress=progress
+        )
+    except Interrupted as stop:
+        raise Interrupted(before._replace(stopped="interrupted"), stop.signal_number) from None
+    losses = {**before.losses, **{f"{stage.name} {k}": v for k, v in done.losses.items()}}
+    return before._replace(seconds=before.seconds + done.seconds, losses=losses)

@@ -1,0 +1,1 @@
+"""The only optimiser loop, and what it needs: settings, draws, optimizers, processes, files."""
