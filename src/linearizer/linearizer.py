@@ -398,23 +398,6 @@ class Linearizer(nn.Module):
         """
         if not (isinstance(ridge, int | float) and 0 <= ridge < float("inf")):
             raise ValueError(f"Linearizer.fit_core: expected ridge ≥ 0, got {ridge}.")
-        if y is not None and not (isinstance(x, Tensor) and isinstance(y, Tensor)):
-            raise TypeError(
-                "Linearizer.fit_core: expected two tensors x and y, or one loader of (x, y) "
-                f"batches, got {type(x).__name__} and {type(y).__name__}."
-            )
-        if isinstance(x, Tensor):
-            if y is None or len(x) != len(y):
-                raise ValueError(
-                    "Linearizer.fit_core: expected as many y as x, got "
-                    f"{len(x)} x and {'no y' if y is None else f'{len(y)} y'}."
-                )
-            x = [(x, y)] if weights is None else [(x, y, weights)]
-        elif weights is not None:
-            raise ValueError(
-                "Linearizer.fit_core: weights go with tensors x and y; let the loader give "
-                "(x, y, weights) batches."
-            )
         n, m = self.source.dim, self.target.dim
         if n * (n + m) > 2 * operators.DENSE_LIMIT:
             raise operators.UnsupportedError(
@@ -422,24 +405,8 @@ class Linearizer(nn.Module):
                 f"limit of {operators.DENSE_LIMIT:,} entries. Fit between smaller Spaces."
             )
         triangle = _Triangle(n)
-        for batch in x:
-            if not (isinstance(batch, list | tuple) and len(batch) in (2, 3)):
-                raise TypeError(
-                    "Linearizer.fit_core: expected a loader of (x, y) or (x, y, weights) batches, "
-                    f"but it gives a {type(batch).__name__}. Pass tensors as fit_core(x, y)."
-                )
-            one, two = batch[:2]
-            if len(one) != len(two):
-                raise ValueError(
-                    "Linearizer.fit_core: expected as many y as x in a batch, got "
-                    f"{len(one)} x and {len(two)} y."
-                )
-            rows = torch.cat([self.source.coordinates(one), self.target.coordinates(two)], 1)
-            if len(batch) == 3:
-                rows = _root_of_weights(batch[2], rows) * rows
-            if not torch.isfinite(rows).all():
-                raise ValueError("Linearizer.fit_core: the data or g of it holds NaN or infinity.")
-            triangle.add(rows)
+        for batch in _pair_batches(x, y, weights):
+            triangle.add(self._rows_of(batch))
         if not triangle.count:
             raise ValueError("Linearizer.fit_core: expected data, got none.")
         R = triangle.get()
@@ -450,6 +417,26 @@ class Linearizer(nn.Module):
             R = triangle.get()
         core = _solve_triangle(R[:, :n], R[:, n:]).mT
         return self._with(Dense(core.to(self.operator.dtype)))
+
+    def _rows_of(self, batch: tuple[Tensor, ...]) -> Tensor:
+        """Return (g_x(x), g_y(y)) of a batch side by side, times the roots of their weights."""
+        if not (isinstance(batch, list | tuple) and len(batch) in (2, 3)):
+            raise TypeError(
+                "Linearizer.fit_core: expected a loader of (x, y) or (x, y, weights) batches, "
+                f"but it gives a {type(batch).__name__}. Pass tensors as fit_core(x, y)."
+            )
+        one, two = batch[:2]
+        if len(one) != len(two):
+            raise ValueError(
+                "Linearizer.fit_core: expected as many y as x in a batch, got "
+                f"{len(one)} x and {len(two)} y."
+            )
+        rows = torch.cat([self.source.coordinates(one), self.target.coordinates(two)], 1)
+        if len(batch) == 3:
+            rows = _root_of_weights(batch[2], rows) * rows
+        if not torch.isfinite(rows).all():
+            raise ValueError("Linearizer.fit_core: the data or g of it holds NaN or infinity.")
+        return rows
 
     def certify(
         self, x: Tensor, y: Tensor | None = None, tolerance: float | None = None
@@ -481,6 +468,30 @@ def _derive(source: Space, operator: Operator, target: Space) -> Linearizer:
     made = Linearizer(source, operator, target)
     made._derived = True
     return made
+
+
+def _pair_batches(
+    x: Tensor | Iterable[tuple[Tensor, ...]], y: Tensor | None, weights: Tensor | None
+) -> Iterable[tuple[Tensor, ...]]:
+    """Return the batches of what ``fit_core`` was given."""
+    if y is not None and not (isinstance(x, Tensor) and isinstance(y, Tensor)):
+        raise TypeError(
+            "Linearizer.fit_core: expected two tensors x and y, or one loader of (x, y) "
+            f"batches, got {type(x).__name__} and {type(y).__name__}."
+        )
+    if isinstance(x, Tensor):
+        if y is None or len(x) != len(y):
+            raise ValueError(
+                "Linearizer.fit_core: expected as many y as x, got "
+                f"{len(x)} x and {'no y' if y is None else f'{len(y)} y'}."
+            )
+        return [(x, y)] if weights is None else [(x, y, weights)]
+    if weights is not None:
+        raise ValueError(
+            "Linearizer.fit_core: weights go with tensors x and y; let the loader give "
+            "(x, y, weights) batches."
+        )
+    return x
 
 
 def _root_of_weights(weights: Any, rows: Tensor) -> Tensor:

@@ -15,7 +15,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, SupportsIndex
 
 import torch
 import torch.nn.functional as F
@@ -253,7 +253,7 @@ class _Plan(NamedTuple):
         return state
 
 
-def _whole_number(steps: Any) -> int:
+def _whole_number(steps: SupportsIndex) -> int:
     """Return a number of steps of any integer type, numpy's too; refuse True and False."""
     try:
         count = 0 if isinstance(steps, bool) else operator.index(steps)
@@ -621,7 +621,7 @@ def _lengths(X: Tensor) -> Tensor:
     return length.double()
 
 
-def _balance(A: Any) -> Any:
+def _balance(A: Operator) -> Operator:
     """Return αI + UVᵀ with each column as long in U as in V; leave all other operators alone."""
     if not isinstance(A, LowRank | ScaledIdentityPlusLowRank):
         return A

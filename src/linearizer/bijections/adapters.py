@@ -295,7 +295,7 @@ def _freia_shapes(
     return ([shape] if outputs == inputs else inputs), outputs
 
 
-def _require(peer: Any, package: str, where: str, expected: str) -> None:
+def _require(peer: object, package: str, where: str, expected: str) -> None:
     known = any(package in c.__module__.split(".") for c in type(peer).__mro__)
     if not known or not isinstance(peer, nn.Module):
         raise TypeError(

@@ -3,6 +3,7 @@ r"""Layers that set the leading directions of data apart from the rest, without 
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -90,7 +91,7 @@ class PrincipalAxes(Bijection):
         T = torch.linalg.inv(torch.triu(G, 1) + torch.diag(G.diagonal() / 2))
         self.triangle.copy_(T)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> PrincipalAxes:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> PrincipalAxes:
         super()._apply(fn, recurse)
         if not self.reflectors.is_meta and bool(self.initialized):
             self._set_triangle()  # in the precision that the layer has now
@@ -256,7 +257,7 @@ class FinestWaves(Bijection):
         apart = "pixels" if say(self.taken) is True else "waves"
         return f"{self.shape}, rank={self.rank} {apart}, initialized={say(self.initialized)}"
 
-    def _apply(self, fn: Any, recurse: bool = True) -> FinestWaves:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FinestWaves:
         super()._apply(fn, recurse)
         for name, n in (("rows", self.shape[1]), ("columns", self.shape[2])):
             matrix = getattr(self, name)  # orthogonal in the precision that the layer has now

@@ -3,6 +3,7 @@ r"""Layers for windows of a series, (steps, channels): level and waves, rising m
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -101,7 +102,7 @@ class LevelAndWaves(Bijection):
         self.scale.copy_(scale)
         self.initialized.fill_(True)
 
-    def _apply(self, fn: Any, recurse: bool = True) -> LevelAndWaves:
+    def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> LevelAndWaves:
         super()._apply(fn, recurse)
         if not self.waves.is_meta:
             self.waves.copy_(cosines(len(self.waves)))  # orthonormal in the precision it has now

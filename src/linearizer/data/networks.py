@@ -20,7 +20,7 @@ import pickle
 import re
 import warnings
 import zipfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, final
 
@@ -473,7 +473,7 @@ def _build(source: str, attribute: str) -> nn.Module:
     return made
 
 
-def _takes_nothing(function: Any) -> bool:
+def _takes_nothing(function: Callable[..., object]) -> bool:
     try:
         inspect.signature(function).bind()
     except TypeError:

@@ -78,6 +78,19 @@ def execute(
     result = result._replace(model=model)
     if not (app.stages or app.finish) or os.environ.get("RANK", "0") != "0":
         return result
+    result = _train_further(model, plan, source, run, result, progress, say)
+    write_weights(run, tensors_of(result.model), settings)
+    if preview is not None and training.validate_every:
+        (run / "samples").mkdir(exist_ok=True)
+        preview(result.model, run / "samples" / f"step-{training.steps:06d}.png")
+    return result
+
+
+def _train_further(
+    model: Any, plan: Plan, source: Data, run: Path, result: Result, progress: bool, say: Say
+) -> Result:
+    """Train the further stages, and set what is known in closed form after training."""
+    app, training = plan.app, plan.training
     with _alone():
         if training.strategy == "fsdp":  # this process may hold shards alone
             model = load(run)
@@ -91,12 +104,7 @@ def execute(
                 result = _train_stage(stage, folder, training, result, progress)
         if app.finish is not None:
             app.finish(model.cpu(), source)
-    write_weights(run, tensors_of(model), settings)
-    result = result._replace(model=model)
-    if preview is not None and training.validate_every:
-        (run / "samples").mkdir(exist_ok=True)
-        preview(model, run / "samples" / f"step-{training.steps:06d}.png")
-    return result
+    return result._replace(model=model)
 
 
 def _preview(draw: Any, source: Data, model: Any, path: Path) -> None:

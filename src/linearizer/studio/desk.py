@@ -218,7 +218,7 @@ class Desk:
         return run.app.sample(run.model, n, seed)
 
 
-def _size(value: Any) -> int:
+def _size(value: object) -> int:
     """Return about how many bytes a kept result takes."""
     if isinstance(value, nn.Module):
         return _bytes_of(value)

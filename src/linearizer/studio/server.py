@@ -75,7 +75,7 @@ class Json(JSONResponse):
         return text.encode("ascii")
 
 
-def _finite(content: Any) -> Any:
+def _finite(content: object) -> Any:
     if isinstance(content, dict):
         return {key: _finite(value) for key, value in content.items()}
     if isinstance(content, list | tuple):

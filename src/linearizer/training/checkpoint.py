@@ -123,7 +123,7 @@ def _parse_json(text: str) -> Any:
         return None
 
 
-def _compact(facts: Any) -> str:
+def _compact(facts: object) -> str:
     return json.dumps(facts, sort_keys=True, separators=(",", ":"))
 
 
@@ -274,7 +274,7 @@ def read_metrics(path: Path) -> list[dict[str, Any]]:
     return rows
 
 
-def _values(measured: Any) -> list[Any]:
+def _values(measured: object) -> list[Any]:
     return list(measured.values()) if isinstance(measured, dict) else ["no table"]
 
 

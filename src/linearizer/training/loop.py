@@ -132,11 +132,11 @@ class Result(NamedTuple):
 def fit(
     model: nn.Module,
     loss: AnyLoss,
-    data: Any,
+    data: object,
     config: Training | None = None,
     run: str | Path | None = None,
     *,
-    validation: Any = None,
+    validation: object = None,
     measure: AnyLoss | None = None,
     metric: str | None = None,
     maximize: bool = False,
@@ -201,7 +201,7 @@ def _with_draw(function: AnyLoss) -> Loss:
     return lambda model, batch, draw: function(model, batch)
 
 
-def _as_terms(found: Any, name: str) -> Terms:
+def _as_terms(found: object, name: str) -> Terms:
     """Return what a loss or a measure gave as terms; one tensor has the name."""
     if isinstance(found, Tensor):
         return {name: found}
@@ -689,7 +689,7 @@ class _Loop:
                 self.events.close()
 
 
-def _finite(row: Any) -> Any:
+def _finite(row: object) -> Any:
     """Numbers that JSON does not know become null."""
     if isinstance(row, Mapping):
         return {k: _finite(v) for k, v in row.items()}

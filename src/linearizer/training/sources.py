@@ -50,7 +50,7 @@ class _Items:
         return tuple(made) if isinstance(made, list) else made
 
 
-def as_source(data: Any, what: str = "data") -> Source:
+def as_source(data: object, what: str = "data") -> Source:
     r"""Data as a source of batches.
 
     Arguments:
