@@ -88,7 +88,7 @@ def test_it_learns_writes_and_leaves_the_model_trained(tmp_path):
     assert [r["step"] for r in losses] == list(range(1, 301))
     assert math.isclose(losses[0]["loss"], losses[0]["error"] + losses[0]["size"])
     assert losses[-1]["error"] < 0.05 * losses[0]["error"]
-    assert [r["step"] for r in rows if "validation" in r] == list(range(20, 301, 20))
+    assert [r["step"] for r in rows if "validation" in r] == list(range(0, 301, 20))
     assert {p.name for p in (tmp_path / "run").iterdir()} == {
         "config.json", "weights.safetensors", "metrics.jsonl", "state"}  # fmt: skip
     tensors, _ = read_tensors(tmp_path / "run" / "weights.safetensors")
@@ -161,8 +161,9 @@ def test_patience_stops_and_keeps_the_best(tmp_path):
         steps_seen.append(model.layer.weight.detach().clone())
 
     model, result = train(tmp_path, steps=400, patience=2, measure=worse_later, preview=count)
-    # Measured 3, 2, 1, 0, 1, 2: the fourth is best, two more end it.
+    # Measured 3 at the start, then 3, 2, 1, 0, 1, 2: the fourth is best, two more end it.
     assert result.stopped == "early" and result.step == 120 and result.metrics == {"error": 0.0}
+    assert result.best_step == 80
     assert torch.equal(model.layer.weight, steps_seen[3])
     tensors, _ = read_tensors(tmp_path / "weights.safetensors")
     assert torch.equal(tensors["layer.weight"], steps_seen[3])
@@ -177,12 +178,38 @@ def test_patience_works_without_a_run_folder():
         return {"error": torch.full((len(batch.x),), float(len(kept)))}
 
     model, result = train(steps=400, patience=1, measure=best_at_once)
-    assert result.stopped == "early" and result.step == 40
+    assert result.stopped == "early" and (result.step, result.best_step) == (20, 0)
     assert torch.equal(model.layer.weight, kept[0])
 
 
+def test_the_best_weights_are_kept_unless_the_last_are_asked_for():
+    """Without a word about it: a start that training makes worse is what it ends with."""
+    start = Linear()
+    before = start.layer.weight.detach().clone()
+
+    def away(model, batch, draw):
+        return {"error": (model.layer.weight - before).square().sum().expand(len(batch.x))}
+
+    model, result = train(model=start, steps=40, measure=away)
+    assert torch.equal(model.layer.weight, before) and result.best_step == 0
+    model, result = train(model=start, steps=40, measure=away, keep="last")
+    assert not torch.equal(model.layer.weight, before) and result.best_step is None
+    assert result.stopped == "done" and result.metrics["error"] > 0
+
+
+def test_the_start_of_a_run_that_was_killed_is_measured_once(tmp_path):
+    def dies(model, batch, draw):
+        raise KilledError
+
+    with pytest.raises(KilledError):
+        train(tmp_path, loss=dies)
+    train(tmp_path, resume=True)
+    rows = read_metrics(tmp_path / "metrics.jsonl")
+    assert [r["step"] for r in rows if "validation" in r] == [0, 20, 40, 60]
+
+
 def test_a_model_that_maximizes(tmp_path):
-    values = iter([0.1, 0.5, 0.2, 0.3])
+    values = iter([0.05, 0.1, 0.5, 0.2, 0.3])
 
     def accuracy(model, batch, draw):
         if batch.x.shape[0] == 16 and not hasattr(accuracy, "left"):
@@ -383,7 +410,7 @@ def test_tensorboard_events_hold_the_losses(tmp_path):
     scalars = {e.step: e.value for e in events.Scalars("loss")}
     assert scalars.keys() == rows.keys()
     assert all(math.isclose(scalars[s], rows[s], rel_tol=1e-5) for s in rows)
-    assert [e.step for e in events.Scalars("validation/error")] == [20, 40]
+    assert [e.step for e in events.Scalars("validation/error")] == [0, 20, 40]
 
 
 def test_progress_is_plain_lines_where_there_is_no_terminal(tmp_path, capsys):
@@ -463,7 +490,7 @@ def test_an_early_stop_stays(tmp_path):
     counter = iter(range(10_000))
     _, first = train(tmp_path, steps=400, patience=1, **worse)
     _, again = train(tmp_path, steps=400, patience=1, resume=True, **worse)
-    assert first.stopped == again.stopped == "early" and first.step == again.step == 40
+    assert first.stopped == again.stopped == "early" and first.step == again.step == 20
     with pytest.raises(ValueError, match="patience needs validation data"):
         lz.fit(Linear(), loss, Pairs(20), settings(patience=1), progress=False)
     with pytest.raises(ValueError, match="validation data, got an empty set"):
@@ -493,7 +520,7 @@ def test_weights_that_overflow_are_never_kept(tmp_path):
 
 
 def test_a_nan_measure_is_never_the_best(tmp_path):
-    values = iter([float("nan"), 1.0, 2.0, 3.0])
+    values = iter([float("nan"), 1.0, 2.0, 3.0, 4.0])
 
     def wild(model, batch, draw):
         if len(batch.x) == 5:

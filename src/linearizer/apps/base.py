@@ -26,7 +26,7 @@ from ..training.draws import Draw
 from ..training.settings import Settings
 from ..training.sources import Source
 
-__all__ = ["App", "Run", "Say", "Stage", "Terms"]
+__all__ = ["App", "Run", "Say", "Stage", "Terms", "Yardstick"]
 
 C = TypeVar("C", bound=Settings)
 M = TypeVar("M", bound=nn.Module)
@@ -35,6 +35,13 @@ B = TypeVar("B")
 Terms = dict[str, Tensor]
 #: Prints one line for a person.
 Say = Callable[[str], None]
+
+
+class Yardstick(NamedTuple):
+    """What a plain linear method reaches on the validation part, fitted in seconds."""
+
+    name: str
+    measures: dict[str, float]  #: the application's metric among them
 
 
 @dataclass(frozen=True)
@@ -95,6 +102,13 @@ class App(Generic[C, M, B]):
     stages: Sequence[Callable[[M, Data], Stage | None]] = ()
     #: (model, data) sets what is known in closed form, once, after training
     finish: Callable[[M, Data], None] | None = None
+
+    #: Whether the metric tells which weights are best; else a run ends with the last ones.
+    tells_best: Callable[[C], bool] = lambda config: True
+    #: (model, data) ↦ what a plain linear method measures, or None where there is none
+    yardstick: Callable[[M, Data], Yardstick | None] | None = None
+    #: Settings of the model that are steps of further stages; ``--steps`` scales them as well.
+    stage_steps: tuple[str, ...] = ()
 
     #: (model, data, path) writes a picture of what the model does
     preview: Callable[[M, Data, Path], None] | None = None

@@ -15,10 +15,11 @@ from ..data.images import Picture
 from ..data.kinds import Data, Part
 from ..metrics.images import psnr
 from ..runs.store import is_shipped
-from .base import Run
+from .base import Run, Yardstick
 
 __all__ = [
     "Map",
+    "axes_yardstick",
     "border_of",
     "image_shape",
     "make_parent",
@@ -121,3 +122,12 @@ def principal_axes(part: Part, rank: int) -> tuple[Tensor, Tensor]:
 def project_onto(x: Tensor, mean: Tensor, axes: Tensor) -> Tensor:
     """Return images projected onto principal axes, the linear yardstick of the same rank."""
     return ((x.flatten(1) - mean) @ axes @ axes.mT + mean).reshape_as(x)
+
+
+@torch.no_grad()
+def axes_yardstick(data: Data, rank: int) -> Yardstick:
+    """Return the PSNR of validation images on as many principal axes of the training images."""
+    mean, axes = principal_axes(data.train, rank)
+    x = stack_images(data.val, 10_000)
+    value = float(psnr(project_onto(x, mean, axes), x).mean())
+    return Yardstick(f"PCA of rank {axes.shape[1]}", {"psnr": value})

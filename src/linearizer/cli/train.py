@@ -183,21 +183,24 @@ def _train(name: str, flags: dict[str, dict[str, Any]], given: dict[str, Any]) -
 def _carry_out(
     plan: Plan, out: Path, root: Path | None, resume: bool, quiet: bool, as_json: bool
 ) -> None:
-    from ..runs.execute import execute
+    from ..runs.execute import close, execute
     from ..training.loop import Interrupted
 
     first = os.environ.get("RANK", "0") == "0"
+    closing: list[str] = []
     say: Callable[[str], None] = note if first and not quiet else lambda text: None
     if resume and not (out / "config.json").exists():
         say(f"{out} holds no run yet: starting one.")
     code = 0
     try:
         result = execute(plan, out, root=root, resume=resume, progress=not quiet, say=say)
+        closing, learned = close(result, plan.app, plan.training.steps)
+        code = 0 if learned else 1
     except Interrupted as stop:
         result, code = stop.result, 128 + stop.signal_number
     if first:
         if not as_json:
-            _print_result(out, plan, result)
+            _print_result(out, plan, result, closing)
         page = None
         try:
             from ..report import runs as reporting
@@ -213,7 +216,7 @@ def _carry_out(
     raise typer.Exit(code)
 
 
-def _print_result(out: Path, plan: Plan, result: Result) -> None:
+def _print_result(out: Path, plan: Plan, result: Result, closing: list[str]) -> None:
     if result.stopped == "interrupted":
         origin = origin_of(plan.app.name)
         words = ["linearizer", *([origin] if origin.startswith("--app") else []), f"resume {out}"]
@@ -227,6 +230,8 @@ def _print_result(out: Path, plan: Plan, result: Result) -> None:
     early = " (no better validation since)" if result.stopped == "early" else ""
     numbers = ", ".join(f"{k} {v:.4g}" for k, v in (result.metrics or result.losses).items())
     typer.echo(f"{result.step} steps in {duration(result.seconds)}{early}: {numbers}")
+    for line in closing:
+        typer.echo(line)
     typer.echo(f"wrote {out}")
 
 

@@ -2,6 +2,8 @@ r"""Training: a plan is carried out into a run folder."""
 
 from __future__ import annotations
 
+import json
+import math
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
@@ -11,17 +13,17 @@ from typing import Any
 
 import torch
 
-from ..apps.base import Say, Stage
+from ..apps.base import App, Say, Stage
 from ..apps.registry import origin_of
 from ..data.kinds import Data
-from ..training.checkpoint import CONFIG, tensors_of, write_weights
+from ..training.checkpoint import CONFIG, METRICS, finite, tensors_of, write_weights
 from ..training.loop import STATE, Interrupted, Result, Training, fit
 from ..training.progress import Transfer
 from ..training.settings import resolve
 from .plan import Plan, check_folder, require_same, settle
 from .store import load
 
-__all__ = ["execute"]
+__all__ = ["close", "execute"]
 
 
 def execute(
@@ -44,6 +46,8 @@ def execute(
     for note in source.notes:
         say(note)
     config = settle(plan, source)
+    if not app.tells_best(config):
+        training = training.model_copy(update={"keep": "last"})
     settings: dict[str, Any] = {
         "app": app.name,
         "metric": {"name": app.metric, "maximize": app.maximize},
@@ -73,17 +77,35 @@ def execute(
         settings=settings,
         resume=resume,
         preview=preview,
-        progress=progress,
+        progress=progress and (f"stage 1 of {1 + len(app.stages)}" if app.stages else "training"),
     )
     result = result._replace(model=model)
-    if not (app.stages or app.finish) or os.environ.get("RANK", "0") != "0":
+    if os.environ.get("RANK", "0") != "0":
         return result
+    if not (app.stages or app.finish):
+        return _compare(result, plan, source, run, say)
     result = _train_further(model, plan, source, run, result, progress, say)
     write_weights(run, tensors_of(result.model), settings)
     if preview is not None and training.validate_every:
         (run / "samples").mkdir(exist_ok=True)
         preview(result.model, run / "samples" / f"step-{training.steps:06d}.png")
-    return result
+    return _compare(result, plan, source, run, say)
+
+
+def _compare(result: Result, plan: Plan, source: Data, run: Path, say: Say) -> Result:
+    """Measure the plain linear yardstick, and add it and the whole time to the metrics."""
+    found = None
+    if plan.app.yardstick is not None and result.metrics:
+        try:
+            found = plan.app.yardstick(result.model.eval(), source)
+        except (ValueError, RuntimeError) as problem:  # the training is done, and is not lost
+            say(f"no yardstick: {problem}")
+    row: dict[str, Any] = {"step": result.step, "seconds": result.seconds}
+    if found is not None:
+        row["yardstick"] = {"name": found.name, **found.measures}
+    with open(run / METRICS, "a", encoding="utf-8") as file:
+        file.write(json.dumps(finite(row), allow_nan=False) + "\n")
+    return result._replace(yardstick=row.get("yardstick"))
 
 
 def _train_further(
@@ -98,13 +120,42 @@ def _train_further(
         for number, make in enumerate(app.stages, 2):
             if (stage := make(model, source)) is not None:
                 steps = stage.training.get("steps", training.steps)
-                say(f"stage {number}, {stage.name}: {steps:,} steps")
+                label = f"stage {number} of {1 + len(app.stages)}, {stage.name}"
+                say(f"{label}: {steps:,} steps")
                 # Named by the step, so that more steps of the first stage begin this one anew.
                 folder = run / "state" / f"stage-{number}-after-{result.step}"
-                result = _train_stage(stage, folder, training, result, progress)
+                result = _train_stage(stage, folder, training, result, progress and label)
         if app.finish is not None:
             app.finish(model.cpu(), source)
     return result._replace(model=model)
+
+
+def close(result: Result, app: App[Any, Any, Any], steps: int) -> tuple[list[str], bool]:
+    """Say how a run ended, and whether it has learned anything at all.
+
+    It has not if its measure is no number, or a hundred times further off than the yardstick.
+    """
+    lines = []
+    if result.best_step is not None:
+        lines.append(f"validation was best at step {result.best_step:,} of {steps:,}, and is kept")
+    value = result.metrics.get(app.metric)
+    if value is None:
+        return lines, True
+    plain = (result.yardstick or {}).get(app.metric)
+    good = math.isfinite(value) and abs(value) < 1e6
+    if plain is not None and math.isfinite(plain):
+        name, sign = (result.yardstick or {})["name"], 1 if app.maximize else -1
+        said = f"{name}, the plain linear method, has {app.metric} {plain:.4g}"
+        if sign * (value - plain) <= 0.01 * abs(plain):
+            said += ": it is as good or better, so take it, or bring more data"
+        lines.append(said)
+        good &= app.maximize or value <= 100 * max(plain, 1e-6)
+    if not good:
+        lines.append(
+            f"this run has learned nothing: {app.metric} {value:.4g}. Look at the data for jumps "
+            "and units, and lower the rate"
+        )
+    return lines, good
 
 
 def _preview(draw: Any, source: Data, model: Any, path: Path) -> None:
@@ -123,10 +174,10 @@ def _alone() -> Iterator[None]:
 
 
 def _train_stage(
-    stage: Stage, folder: Path, training: Training, before: Result, progress: bool
+    stage: Stage, folder: Path, training: Training, before: Result, progress: bool | str
 ) -> Result:
     """A further stage, in a folder of its own; the first one is done, and resuming finds it so."""
-    changes = {"validate_every": 0, "patience": 0, **stage.training}
+    changes = {"validate_every": 0, **stage.training}
     how = resolve(Training, f"{folder} [training]", training.model_dump(), changes)
     try:
         done = fit(

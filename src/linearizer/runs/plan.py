@@ -57,12 +57,18 @@ def make_plan(
     layers = {s: [named.get(s, {}), tables.get(s, {}), flags.get(s, {})] for s in SECTIONS}
     # Each layer is checked by itself first, so that an error names where it came from.
     model = {k: v for layer in layers["model"] for k, v in layer.items()}
-    resolve(app.Config, f"{where} [model]", model)
+    config = resolve(app.Config, f"{where} [model]", model)
+    training = resolve(Training, f"{where} [training]", app.training, *layers["training"])
+    if "steps" in layers["training"][-1]:  # further stages become longer or shorter by as much
+        usual = resolve(Training, where, app.training, *layers["training"][:-1]).steps
+        for name in app.stage_steps:
+            if name not in layers["model"][-1] and (steps := getattr(config, name)):
+                model[name] = max(1, round(steps * training.steps / usual))
     return Plan(
         app,
         resolve(app.kind.Settings, f"{where} [data]", {"name": app.data}, *layers["data"]),
         model,
-        resolve(Training, f"{where} [training]", app.training, *layers["training"]),
+        training,
     )
 
 

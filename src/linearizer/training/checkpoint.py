@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -23,6 +24,7 @@ __all__ = [
     "atomic",
     "best_measures",
     "fill",
+    "finite",
     "read_config",
     "read_metrics",
     "read_tensors",
@@ -278,12 +280,20 @@ def _values(measured: object) -> list[Any]:
     return list(measured.values()) if isinstance(measured, dict) else ["no table"]
 
 
+def finite(row: object) -> Any:
+    """Numbers that JSON does not know become null."""
+    if isinstance(row, Mapping):
+        return {k: finite(v) for k, v in row.items()}
+    return None if isinstance(row, float) and not math.isfinite(row) else row
+
+
 def best_measures(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, float]:
-    """What the weights of a run measured: the last validation, or with patience the best one."""
+    """What the weights of a run measured: the best validation, or the last where they are kept."""
     measured = [r["validation"] for r in rows if r.get("validation")]
     key = config.get("metric") or {}
     name = key.get("name")
-    if (config.get("training") or {}).get("patience"):
+    training = config.get("training") or {}
+    if training.get("keep", "best" if training.get("patience") else "last") == "best":
         scored = [m for m in measured if isinstance(m.get(name), int | float)]
         if scored:
             best = max if key.get("maximize") else min

@@ -31,6 +31,7 @@ from .checkpoint import (
     WEIGHTS,
     atomic,
     fill,
+    finite,
     read_metrics,
     read_tensors,
     tensors_of,
@@ -58,6 +59,10 @@ Loss = Callable[[Any, Any, Draw], Terms | Tensor]
 AnyLoss = Callable[..., Terms | Tensor]
 
 
+#: Validations without a better one before a training stops, unless told.
+PATIENCE = 10
+
+
 class Training(Settings):
     """How a model is trained."""
 
@@ -77,9 +82,15 @@ class Training(Settings):
     clip: float = Field(1.0, ge=0, description="largest norm of the gradient; 0 for no limit")
     ema: float = Field(0.0, ge=0, lt=1, description="decay of the averaged weights; 0 for none")
     seed: int = Field(0, ge=0, lt=2**63, description="of weights, order of samples and noise")
-    validate_every: int = Field(200, ge=0, description="steps between validations; 0 for none")
+    validate_every: int = Field(100, ge=0, description="steps between validations; 0 for none")
+    keep: Literal["best", "last"] = Field(
+        "best", description="weights to end with: of the best validation, or the last ones"
+    )
     patience: int = Field(
-        0, ge=0, description="validations without a better one before stopping; 0 never stops"
+        PATIENCE,
+        ge=0,
+        description="validations without a better one before stopping, where the best are kept; "
+        "0 never stops",
     )
     checkpoint_every: int = Field(200, ge=1, description="steps between checkpoints")
     log_every: int = Field(10, ge=1, description="steps between lines of metrics.jsonl")
@@ -98,7 +109,7 @@ class Training(Settings):
 
     @model_validator(mode="after")
     def _consistent(self) -> Training:
-        if self.patience and not self.validate_every:
+        if self.patience not in (0, PATIENCE) and not self.validate_every:
             raise ValueError("patience needs validations: set validate_every above 0")
         if self.optimizer == "muon" and self.strategy == "fsdp":
             raise ValueError("muon needs whole matrices, which fsdp shards: set strategy to ddp")
@@ -123,10 +134,12 @@ class Result(NamedTuple):
 
     step: int
     stopped: str  #: "done", "early" (patience), or "interrupted"
-    metrics: dict[str, float]  #: of the last validation, or the best one with patience
+    metrics: dict[str, float]  #: of the validation whose weights are kept
     losses: dict[str, float]  #: terms at the last logged step
     seconds: float  #: spent training, over all sessions of the run
+    best_step: int | None = None  #: of the best validation, where its weights are kept
     model: Any = None  #: what was trained, where ``runs.execute`` built it
+    yardstick: dict[str, Any] | None = None  #: what a plain linear method measures, with its name
 
 
 def fit(
@@ -143,7 +156,7 @@ def fit(
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
     preview: Callable[[nn.Module, Path], None] | None = None,
-    progress: bool = True,
+    progress: bool | str = True,
 ) -> Result:
     r"""Minimise the sum of the loss's terms by Adam; the model then holds the trained weights.
 
@@ -160,12 +173,13 @@ def fit(
         run: Folder for weights, metrics and state; nothing is written without it.
         validation: Data for ``measure``.
         measure: As ``loss``, with one number for each sample instead of their mean.
-        metric: The measure that tells how good the model is, for patience.
+        metric: The measure that tells how good the model is; the first one unless told. Training
+            ends with the weights of its best validation (see ``Training.keep``).
         maximize: Whether more of it is better.
         settings: The whole resolved configuration, saved as config.json.
         resume: Go on from the folder's last checkpoint, if it has one.
         preview: (model, path) draws a picture at validations, into samples/.
-        progress: Show a bar, or lines where stderr is no terminal.
+        progress: Show a bar, or lines where stderr is no terminal; a text says what is trained.
     """
     config = config or Training()
     data = as_source(data)
@@ -173,7 +187,7 @@ def fit(
     loss, measure = _with_draw(loss), measure and _with_draw(measure)
     if validation is not None and not len(validation):
         raise ValueError("training: expected validation data, got an empty set.")
-    if config.patience and (validation is None or measure is None):
+    if config.patience not in (0, PATIENCE) and (validation is None or measure is None):
         raise ValueError("training: patience needs validation data and a measure.")
     with contextlib.ExitStack() as stack:
         group = stack.enter_context(Processes(config.device, config.strategy))
@@ -261,6 +275,7 @@ class _Loop:
         self.order = Order(len(data), config.seed)
         self.step, self.seconds = 0, 0.0
         self.best: float | None = None
+        self.best_step: int | None = None
         self.since_best = 0
         self.metrics: dict[str, float] = {}
         self.losses: dict[str, float] = {}
@@ -343,6 +358,7 @@ class _Loop:
     def _restore(self, tensors: dict[str, Tensor], about: dict[str, Any]) -> None:
         self.step, self.seconds = about["step"], about["seconds"]
         self.best, self.since_best = about["best"], about["since_best"]
+        self.best_step = about.get("best_step")
         self.metrics, self.losses = about["metrics"], about["losses"]
         self.saved_step = self.step
         for name, p in self.named.items():
@@ -376,22 +392,27 @@ class _Loop:
 
     # -- the loop --------------------------------------------------------------------------
 
-    def train(self, stack: contextlib.ExitStack, progress: bool) -> Result:
+    def train(self, stack: contextlib.ExitStack, progress: bool | str) -> Result:
         config, group = self.config, self.group
         interrupted = stack.enter_context(_interrupts())
         stack.callback(self._close)
         self.display = (
-            stack.enter_context(Display(config.steps, self.step))
+            stack.enter_context(
+                Display(
+                    config.steps, self.step, progress if isinstance(progress, str) else "training"
+                )
+            )
             if progress and group.first
             else None
         )
         # A run that has stopped early stays so, unless patience is given anew.
-        early = config.patience and self.since_best >= config.patience
-        stopped = "early" if early else "done"
+        stopped = "early" if self._has_waited() else "done"
         parameters = list(self.named.values())
         self.model.train()
         # What is asked for after a step, besides the step itself: logging, validation, checkpoint.
         check_every = 1 if group.device.type == "cpu" else config.log_every
+        if not self.step and self.best_step is None and self._keeps_best():  # or the start is best
+            self._validate()
         begun = time.perf_counter() - self.seconds
         while self.step < config.steps and stopped == "done":
             rate = self._rate()
@@ -412,7 +433,7 @@ class _Loop:
             ):
                 self._validate()
                 begun = time.perf_counter() - self.seconds  # validation is not training time
-                if config.patience and self.since_best >= config.patience:
+                if self._has_waited():
                     stopped = "early"
             stop = bool(interrupted) if group.world == 1 else log and group.any(bool(interrupted))
             if stop and stopped == "done" and step < config.steps:
@@ -423,10 +444,21 @@ class _Loop:
                 self._checkpoint()
                 begun = time.perf_counter() - self.seconds
         self._finish()
-        result = Result(self.step, stopped, self.metrics, self.losses, self.seconds)
+        best = self.best_step if self._keeps_best() else None
+        result = Result(self.step, stopped, self.metrics, self.losses, self.seconds, best)
         if stopped == "interrupted":
             raise Interrupted(result, interrupted[0] if interrupted else signal.SIGTERM)
         return result
+
+    def _keeps_best(self) -> bool:
+        """Whether the weights of the best validation are kept."""
+        validated = self.config.validate_every and self.validation and self.measure
+        return bool(validated) and self.config.keep == "best"
+
+    def _has_waited(self) -> bool:
+        """Whether there were as many validations without a better one as patience allows."""
+        patience = self.config.patience
+        return bool(patience) and self._keeps_best() and self.since_best >= patience
 
     def _rate(self) -> float:
         """Linear warm-up, then a cosine from the rate to its final share."""
@@ -518,7 +550,7 @@ class _Loop:
     def _write(self, row: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
         if self.run is None:
             return
-        self.lines.write(json.dumps(_finite(row), allow_nan=False) + "\n")
+        self.lines.write(json.dumps(finite(row), allow_nan=False) + "\n")
         self.lines.flush()
         if self.events is not None:
             for name, value in scalars.items():
@@ -552,7 +584,8 @@ class _Loop:
             totals = group.sum(torch.stack(list(sums.values()))) / n
             measured = dict(zip(sums, totals.tolist(), strict=True))
             self._judge(measured)
-            if self.preview is not None and self.run is not None and group.strategy != "fsdp":
+            sharded = group.strategy == "fsdp"
+            if self.preview is not None and self.run is not None and self.step and not sharded:
                 if group.first:
                     folder = self.run / "samples"
                     folder.mkdir(exist_ok=True)
@@ -561,7 +594,7 @@ class _Loop:
                     except (ValueError, RuntimeError, OSError) as problem:
                         print(f"no picture at step {self.step}: {problem}", file=sys.stderr)
                 group.wait()
-        if self.improved and self.config.patience:
+        if self.improved and self._keeps_best():
             if self.saved_step is None:  # weights never stand without a state
                 self._checkpoint()
             with self._with_average():
@@ -577,11 +610,11 @@ class _Loop:
         value = measured[metric] if self.maximize else -measured[metric]
         better = math.isfinite(value) and (self.best is None or value > self.best)
         self.since_best = 0 if better else self.since_best + 1
-        if better or not self.config.patience:
+        if better or not self._keeps_best():
             self.metrics = measured
         self.improved = better
         if better:
-            self.best = value
+            self.best, self.best_step = value, self.step
         if self.group.first:
             self._write(
                 {"step": self.step, "validation": measured},
@@ -621,6 +654,7 @@ class _Loop:
                 "step": self.step,
                 "seconds": self.seconds,
                 "best": self.best,
+                "best_step": self.best_step,
                 "since_best": self.since_best,
                 "metrics": self.metrics,
                 "losses": self.losses,
@@ -629,7 +663,7 @@ class _Loop:
             }
             write_tensors(self.run / STATE, tensors, about)
         self.saved_step = self.step
-        if not self.config.patience or self.best is None:
+        if not self._keeps_best() or self.best is None:
             with self._with_average():
                 self._write_weights()
 
@@ -657,14 +691,14 @@ class _Loop:
             tensors = self._gather(own)
             if self.group.first:
                 write_weights(self.run, tensors, self.settings)
-                if self.config.patience and self.best is not None:
+                if self._keeps_best() and self.best is not None:
                     write_tensors(self.run / BEST, tensors, {"step": self.step})
                 else:
                     (self.run / BEST).unlink(missing_ok=True)
 
     def _finish(self) -> None:
         """Leave the model with the weights that the run folder has."""
-        if self.config.patience and self.best is not None and self.group.strategy != "fsdp":
+        if self._keeps_best() and self.best is not None and self.group.strategy != "fsdp":
             weights = self.best_weights
             if self.run is not None:
                 self.group.wait()
@@ -687,13 +721,6 @@ class _Loop:
             self.lines.close()
             if self.events is not None:
                 self.events.close()
-
-
-def _finite(row: object) -> Any:
-    """Numbers that JSON does not know become null."""
-    if isinstance(row, Mapping):
-        return {k: _finite(v) for k, v in row.items()}
-    return None if isinstance(row, float) and not math.isfinite(row) else row
 
 
 def _to(batch: Any, device: torch.device) -> Any:

@@ -82,7 +82,7 @@ class Display:
         values = "  ".join(f"{k} {v:.4g}" for k, v in self.numbers.items())
         text = f"{speed}  {left} to go  {values}"
         if self.bar is not None:
-            self.bar.update(self.task, completed=done, description=text)
+            self.bar.update(self.task, completed=done, description=f"{self.label}  {text}")
             return
         self.line = f"{self.label}: step {done}/{self.total}  {text}"
         if now - self.spoken >= self.every:

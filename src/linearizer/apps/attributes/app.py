@@ -6,7 +6,7 @@ from ...data.catalogue import IMAGES
 from ..base import App
 from ..readout.cli import commands
 from ..readout.studio import PAGE
-from .evaluate import evaluate
+from .evaluate import evaluate, yardstick
 from .model import (
     Attributes,
     Config,
@@ -55,7 +55,9 @@ APP = App(
     decided=("shape", "names", "kind"),
     preview=preview,
     start=start,
+    yardstick=yardstick,
     stages=(refine,),
+    stage_steps=("refine",),
     finish=finish,
     spectrum=spectrum,
     evaluate=evaluate,

@@ -14,7 +14,7 @@ from ...data.kinds import Data, Part
 from ...metrics.images import roc_auc
 from ...metrics.regression import fit_ridge, predict_linearly
 from ...runs.pictures import image_grid
-from ..base import Run, Say
+from ..base import Run, Say, Yardstick
 from ..readout.use import class_gap, edit_images, eraser, label_batches, vary_points
 from .model import Attributes
 
@@ -27,6 +27,7 @@ __all__ = [
     "measure_edits",
     "measure_erasure",
     "measure_null_space",
+    "yardstick",
 ]
 
 #: What is erased and edited where the names are those of CelebA; else the first of the names.
@@ -36,6 +37,15 @@ PROBED, HELD_OUT = 8000, 2000
 #: Images that the linear yardstick on pixels is fitted to.
 FITTED = 4000
 RIDGES = (1e-3, 1e-2, 1e-1)
+
+
+@torch.no_grad()
+def yardstick(model: Attributes, data: Data) -> Yardstick:
+    """Return the accuracy of a ridge regression from pixels on validation images."""
+    fitted, val = gather(model, data.train, FITTED), gather(model, data.val, HELD_OUT)
+    linear = predict_linearly(fitted[0], 2 * fitted[1] - 1, val[0], 2 * val[1] - 1, val[0])
+    found = accuracies(linear, val[1], model.config.kind)
+    return Yardstick("a linear probe of the pixels", {"accuracy": found["accuracy"]})
 
 
 def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dict[str, Any]:

@@ -6,7 +6,7 @@ from ...data.distill import DISTILL
 from ..base import App
 from ..readout.cli import commands
 from ..readout.studio import PAGE
-from .evaluate import evaluate
+from .evaluate import evaluate, yardstick
 from .model import (
     Config,
     Student,
@@ -67,7 +67,9 @@ APP = App(
     decided=("shape", "outputs", "layers"),
     preview=preview,
     start=start,
+    yardstick=yardstick,
     stages=(refine,),
+    stage_steps=("refine",),
     finish=finish,
     spectrum=spectrum,
     evaluate=evaluate,
@@ -78,8 +80,8 @@ APP = App(
         "rate": 3e-3,
         "beta2": 0.99,
         "ema": 0.99,
-        "validate_every": 500,
-        "checkpoint_every": 500,
+        "validate_every": 200,
+        "checkpoint_every": 200,
     },
     presets={
         "dsprites": {"data": {"name": "dsprites"}, "model": _SPRITES, "training": _LONG},

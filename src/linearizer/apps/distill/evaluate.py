@@ -10,13 +10,22 @@ from torch import Tensor
 
 from ...data.kinds import Data, Part
 from ...metrics.regression import predict_linearly, r_squared
-from ..base import Run, Say
+from ..base import Run, Say, Yardstick
 from .model import Student, preview
 
-__all__ = ["evaluate"]
+__all__ = ["evaluate", "yardstick"]
 
 #: Samples that the linear yardstick is fitted to, and that choose its ridge.
 FITTED, CHOOSING = 4000, 1000
+
+
+@torch.no_grad()
+def yardstick(model: Student, data: Data) -> Yardstick:
+    """Return R² of ridge regression from the inputs on validation samples."""
+    val = _gather(data.val, CHOOSING)
+    predicted = predict_linearly(*_gather(data.train, FITTED), *val, val[0])
+    gap = (predicted - val[1]) / model.spread.to(predicted)
+    return Yardstick("ridge regression", {"R2": float(1 - gap.square().mean())})
 
 
 def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dict[str, Any]:

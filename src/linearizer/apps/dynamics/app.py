@@ -5,13 +5,13 @@ from __future__ import annotations
 from ...data.trajectories import TRAJECTORIES
 from ..base import App
 from .cli import commands
-from .evaluate import evaluate
+from .evaluate import evaluate, yardstick
 from .model import Config, Dynamics, facts, finish, loss, measure, preview, spectrum
 from .studio import PAGE
 
 __all__ = ["APP"]
 
-_TRAINING = {"steps": 3000, "rate": 8e-3, "batch": 256, "ema": 0.995, "validate_every": 1000}
+_TRAINING = {"steps": 3000, "rate": 8e-3, "batch": 256, "ema": 0.995, "validate_every": 200}
 
 APP = App(
     name="dynamics",
@@ -29,6 +29,7 @@ APP = App(
     decided=("shape", "names", "horizon", "unit"),
     preview=preview,
     finish=finish,
+    yardstick=yardstick,
     spectrum=spectrum,
     data="pendulum",
     training=_TRAINING,

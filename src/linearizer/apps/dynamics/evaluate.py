@@ -13,16 +13,33 @@ from torch import Tensor
 
 from ...data.dynamics import Trajectories
 from ...data.kinds import Data
-from ..base import Run, Say
+from ..base import Run, Say, Yardstick
 from .model import Dynamics
 
-__all__ = ["evaluate", "fit_dmd"]
+__all__ = ["evaluate", "fit_dmd", "yardstick"]
 
 #: How many training horizons known systems are followed for, and in how many steps each.
 FAR, STEPS = 10, 20
+#: Numbers of a state up to which the linear model is fitted after training.
+LINEAR = 1024
 
 #: (states (n, d), times (n, m)) ↦ states (n, m, d)
 Predict = Callable[[Tensor, Tensor], Tensor]
+
+
+@torch.no_grad()
+def yardstick(model: Dynamics, data: Data) -> Yardstick | None:
+    """Return the error of a linear model (DMD) on validation pairs."""
+    if data.train.trajectories.x.flatten(2).shape[2] > LINEAR:
+        return None
+    predict, scale = fit_dmd(data.train.trajectories), model.scale.double().flatten()
+    total = 0.0
+    for index in torch.arange(len(data.val)).split(1024):
+        x, y, dt = data.val.batch(index)
+        made = predict(x.flatten(1).double(), dt.double()[:, None])[:, 0]
+        error = ((made - y.flatten(1).double()) / scale).square().mean(1)
+        total += float(error.nan_to_num(math.inf).sum())
+    return Yardstick("DMD", {"error": total / len(data.val)})
 
 
 @torch.no_grad()

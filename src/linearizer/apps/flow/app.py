@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...data.catalogue import IMAGES
 from ..base import App
-from ..images import image_shape
+from ..images import axes_yardstick, image_shape
 from .cli import commands
 from .evaluate import evaluate
 from .model import Config, Flow, build, finish, loss, measure, preview, start, train_density
@@ -61,7 +61,12 @@ APP = App(
     decided=("shape",),
     preview=preview,
     start=start,
+    tells_best=lambda config: config.g == "subspace",
+    yardstick=lambda model, data: (
+        axes_yardstick(data, model.config.rank) if model.leading else None
+    ),
     stages=(train_density,),
+    stage_steps=("refine",),
     finish=finish,
     evaluate=evaluate,
     data="digits",

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...data.series import SERIES
 from ..base import App
 from .cli import commands
-from .evaluate import evaluate
+from .evaluate import evaluate, yardstick
 from .model import Config, Forecast, facts, finish, loss, measure, preview, start
 from .studio import PAGE
 
@@ -16,8 +16,8 @@ _TRAINING = {
     "batch": 128,
     "rate": 1e-3,
     "ema": 0.98,
-    "validate_every": 50,
-    "patience": 3,
+    "validate_every": 25,
+    "patience": 6,
     "checkpoint_every": 100,
 }
 
@@ -38,6 +38,7 @@ APP = App(
     preview=preview,
     start=start,
     finish=finish,
+    yardstick=yardstick,
     data="weather",
     training=_TRAINING,
     presets={

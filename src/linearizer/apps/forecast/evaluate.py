@@ -12,17 +12,28 @@ from torch import Tensor
 from ...data.kinds import Data
 from ...data.tables import Moment, Timed, Windows
 from ...runs.pictures import series_plot
-from ..base import Run, Say
+from ..base import Run, Say, Yardstick
 from .model import WINDOWS, Config, Forecast
 from .use import require_step
 
-__all__ = ["evaluate", "fit_ridge", "measure_errors", "measure_intervals"]
+__all__ = ["evaluate", "fit_ridge", "measure_errors", "measure_intervals", "yardstick"]
 
 #: How much the weights of the ridge regression are held to be 0: the best one is taken.
 RIDGES = tuple(10.0**k for k in range(-6, 2))
 
 #: A batch of windows ↦ the forecasts (n, horizon, channels)
 Predict = Callable[[Moment], Tensor]
+
+
+@torch.no_grad()
+def yardstick(model: Forecast, data: Data) -> Yardstick:
+    """Return the error of a ridge regression on differences from the last value, in validation."""
+    weight, c = fit_ridge(data.train, data.val), model.config.clamp
+    total = 0.0
+    for batch in _batches(data.val, None):
+        error = _apply_ridge(weight, batch.x) - batch.y.clamp(-c, c)
+        total += float(error.square().mean((1, 2)).sum())
+    return Yardstick("ridge on differences", {"clamped mse": total / len(data.val)})
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...data.stylised import STYLISED
 from ..base import App
 from .cli import commands
-from .evaluate import evaluate
+from .evaluate import evaluate, yardstick
 from .model import Config, Style, facts, loss, measure, preview
 from .studio import PAGE
 
@@ -27,6 +27,7 @@ APP = App(
     facts=facts,
     decided=("shape", "names"),
     preview=preview,
+    yardstick=yardstick,
     evaluate=evaluate,
     data="bsds500",
     training={"steps": 2000, "batch": 8, "rate": 2e-3, "ema": 0.995, "validate_every": 600},

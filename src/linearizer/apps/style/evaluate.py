@@ -16,18 +16,46 @@ from ...data.stylised import Stylised, shrink
 from ...metrics.images import psnr
 from ...metrics.perceptual import LPIPS
 from ...runs.pictures import image_grid
-from ..base import Run, Say
+from ..base import Run, Say, Yardstick
 from .model import PHOTO, RTOL, STRIP, Style
 
-__all__ = ["compare", "evaluate", "fit_filter", "measure_undo", "stylise_training_photos"]
+__all__ = [
+    "compare",
+    "evaluate",
+    "fit_filter",
+    "measure_undo",
+    "stylise_training_photos",
+    "yardstick",
+]
 
 Map = Callable[[Tensor], Tensor]
 #: Side of the kernel of the linear yardstick, and every how many pixels it is fitted to.
 SIDE, STRIDE = 9, 3
 #: Training photos that it is fitted to.
 FITTED = 12
+#: The same for the yardstick of a training, which only changes colours.
+FEW = 3
 #: Photos that are taken at most to measure how well they are kept, and how well styles are undone.
 KEPT, UNDONE = 50, 20
+
+
+@torch.no_grad()
+def yardstick(model: Style, data: Data) -> Yardstick | None:
+    """Return the PSNR, on validation crops, of the best change of colour for each style."""
+    train: Stylised = data.train
+    if train.size is None:
+        return None
+    fits: list[Map] = [
+        fit_filter(*stylise_training_photos(train, train.styles[name], FEW), side=1)
+        for name in model.config.names
+    ]
+    fits.append(lambda x: x)  # the style that leaves photos as they are
+    total = 0.0
+    for index in torch.arange(len(data.val)).split(64):
+        batch = data.val.batch(index)
+        made = torch.stack([fits[s](x) for x, s in zip(batch.x, batch.style, strict=True)])
+        total += float(psnr(made.clamp(0, 1), batch.y).clamp_max(100).sum())
+    return Yardstick("a change of colours", {"psnr": total / len(data.val)})
 
 
 def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dict[str, Any]:
