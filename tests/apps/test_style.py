@@ -344,7 +344,7 @@ def trained(tmp_path_factory):
     told = run(
         "train", "style", "--content", folder / "photos", "--teachers", folder / "nets",
         "--styles", "candy,mosaic,rain", "--size", 16, "--steps", 6, "--batch", 4, "--blocks", 1,
-        "--output-blocks", 1, "--hidden", 4, "--validate-every", 3, "--quiet",
+        "--output-blocks", 1, "--hidden", 4, "--validate-every", 3, "--keep", "last", "--quiet",
         "--data-root", folder / "none", "--out", folder / "run",
     )  # fmt: skip
     assert told.exit_code == 0, told.output

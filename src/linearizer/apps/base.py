@@ -91,6 +91,9 @@ class App(Generic[C, M, B]):
     facts: Callable[[Data], dict[str, Any]] = lambda data: {}
     #: The names of those settings.
     decided: tuple[str, ...] = ()
+    #: data ↦ {"model": …, "training": …}, settings that suit few samples; those that were asked
+    #: for stay
+    adapt: Callable[[Data], Mapping[str, Mapping[str, Any]]] | None = None
     #: Training settings that differ from the general defaults.
     training: Mapping[str, Any] = field(default_factory=dict)
     #: Named sets of settings, {"name": {"data": …, "model": …, "training": …}}.

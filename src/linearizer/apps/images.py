@@ -30,6 +30,7 @@ __all__ = [
     "read_images_for",
     "stack_images",
     "stack_test_images",
+    "suit_few_images",
 ]
 
 #: Images to images.
@@ -37,6 +38,8 @@ Map = Callable[[Tensor], Tensor]
 
 #: Numbers of an image up to which principal axes are computed exactly.
 EXACT = 2048
+#: Images below which settings are changed to suit.
+FEW = 2000
 
 
 def read_images_for(run: Run, images: Sequence[str | Path | Picture]) -> tuple[Tensor, list[str]]:
@@ -72,6 +75,11 @@ def image_shape(source: Data) -> dict[str, Any]:
     if shape is None or len(shape) != 3:
         raise ValueError(f"{source.name} holds no images. Name a data set of images.")
     return {"shape": shape}
+
+
+def suit_few_images(data: Data) -> dict[str, dict[str, Any]]:
+    """Return settings for fewer than 2,000 images: small batches, which pass them less often."""
+    return {"training": {"batch": 32}} if len(data.train) < FEW else {}
 
 
 # -- evaluation --------------------------------------------------------------------------------

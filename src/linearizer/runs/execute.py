@@ -20,7 +20,7 @@ from ..training.checkpoint import CONFIG, METRICS, finite, tensors_of, write_wei
 from ..training.loop import STATE, Interrupted, Result, Training, fit
 from ..training.progress import Transfer
 from ..training.settings import resolve
-from .plan import Plan, check_folder, require_same, settle
+from .plan import Plan, adapt, check_folder, require_same, settle
 from .store import load
 
 __all__ = ["close", "execute"]
@@ -38,14 +38,15 @@ def execute(
 ) -> Result:
     """Load the data (or take ``source`` for them), build the model, train it into the folder."""
     check_folder(run, resume)
-    app, training = plan.app, plan.training
+    app = plan.app
     if source is None:
         with Transfer("images") if progress else nullcontext() as transfer:
             seen = transfer.update if transfer is not None else None
             source = app.kind.load(plan.data, root, seen)
-    for note in source.notes:
+    plan, adapted = adapt(plan, source)
+    for note in (*source.notes, *filter(None, [adapted])):
         say(note)
-    config = settle(plan, source)
+    config, training = settle(plan, source), plan.training
     if not app.tells_best(config):
         training = training.model_copy(update={"keep": "last"})
     settings: dict[str, Any] = {

@@ -18,7 +18,7 @@ from ..training.loop import STATE, Training
 from ..training.settings import Settings, did_you_mean, read_toml, resolve
 from .store import find
 
-__all__ = ["Plan", "check_folder", "make_plan", "plan_of", "require_same", "settle"]
+__all__ = ["Plan", "adapt", "check_folder", "make_plan", "plan_of", "require_same", "settle"]
 
 SECTIONS = ("data", "model", "training")
 
@@ -30,6 +30,7 @@ class Plan(NamedTuple):
     data: DataSettings
     model: dict[str, Any]  #: what was asked for; the data add their facts
     training: Training
+    asked: frozenset[str] = frozenset()  #: training settings that were asked for
 
 
 def make_plan(
@@ -69,6 +70,7 @@ def make_plan(
         resolve(app.kind.Settings, f"{where} [data]", {"name": app.data}, *layers["data"]),
         model,
         training,
+        frozenset(key for layer in layers["training"] for key in layer),
     )
 
 
@@ -109,7 +111,23 @@ def plan_of(run: Path, training: Mapping[str, Any] | None = None) -> Plan:
         resolve(app.kind.Settings, f"{where} [data]", config.get("data") or {}),
         dict(config["model"] or {}),
         resolve(Training, f"{where} [training]", config["training"], events, training or {}),
+        frozenset(Training.model_fields),
     )
+
+
+def adapt(plan: Plan, source: Data) -> tuple[Plan, str]:
+    """Return the plan with settings that suit the amount of data, and a sentence about them."""
+    if plan.app.adapt is None:
+        return plan, ""
+    found = plan.app.adapt(source)
+    model = {k: v for k, v in found.get("model", {}).items() if k not in plan.model}
+    training = {k: v for k, v in found.get("training", {}).items() if k not in plan.asked}
+    if not model and not training:
+        return plan, ""
+    said = ", ".join(f"{k} = {v}" for k, v in {**model, **training}.items())
+    return plan._replace(
+        model={**plan.model, **model}, training=plan.training.model_copy(update=training)
+    ), f"{len(source.train):,} samples are few: {said}, unless you set it"
 
 
 def settle(plan: Plan, source: Data) -> Settings:

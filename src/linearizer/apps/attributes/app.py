@@ -18,6 +18,7 @@ from .model import (
     refine,
     spectrum,
     start,
+    suit_few,
 )
 
 __all__ = ["APP"]
@@ -55,6 +56,7 @@ APP = App(
     decided=("shape", "names", "kind"),
     preview=preview,
     start=start,
+    adapt=suit_few,
     yardstick=yardstick,
     stages=(refine,),
     stage_steps=("refine",),

@@ -5,6 +5,7 @@ Paper: appendix E (further experiments), the attribute classifier.
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,6 +18,7 @@ from ...data.kinds import Data
 from ...runs.pictures import image_grid
 from ...training.draws import Draw
 from ..base import Stage
+from ..images import suit_few_images
 from ..readout.model import Readout, ReadoutConfig, ReadoutModel, Samples, draw_spectrum
 
 __all__ = ["Attributes", "Config", "augment", "loss", "measure", "score_loss"]
@@ -181,6 +183,14 @@ def facts(data: Data) -> dict[str, Any]:
     names = train.names or tuple(map(str, range(int(train.labels.max()) + 1)))
     kind = "classes" if train.labels.ndim == 1 else "attributes"
     return {"shape": train.shape, "names": names, "kind": kind}
+
+
+def suit_few(data: Data) -> dict[str, dict[str, Any]]:
+    """Return settings for few images: moved ones, and mirrored ones of photos, count as more."""
+    found = suit_few_images(data)
+    if found and math.prod(data.train.shape) > 256:
+        found["model"] = {"move": 0.1, "flip": data.train.shape[0] == 3}
+    return found
 
 
 @torch.no_grad()

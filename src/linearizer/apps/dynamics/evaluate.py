@@ -35,9 +35,9 @@ def yardstick(model: Dynamics, data: Data) -> Yardstick | None:
     predict, scale = fit_dmd(data.train.trajectories), model.scale.double().flatten()
     total = 0.0
     for index in torch.arange(len(data.val)).split(1024):
-        x, y, dt = data.val.batch(index)
-        made = predict(x.flatten(1).double(), dt.double()[:, None])[:, 0]
-        error = ((made - y.flatten(1).double()) / scale).square().mean(1)
+        pair = data.val.batch(index)
+        made = predict(pair.x.flatten(1).double(), pair.dt.double()[:, None])[:, 0]
+        error = ((made - pair.y.flatten(1).double()) / scale).square().mean(1)
         total += float(error.nan_to_num(math.inf).sum())
     return Yardstick("DMD", {"error": total / len(data.val)})
 

@@ -7,7 +7,18 @@ from ..base import App
 from ..images import axes_yardstick, image_shape
 from .cli import commands
 from .evaluate import evaluate
-from .model import Config, Flow, build, finish, loss, measure, preview, start, train_density
+from .model import (
+    Config,
+    Flow,
+    build,
+    finish,
+    loss,
+    measure,
+    preview,
+    start,
+    suit_few,
+    train_density,
+)
 from .studio import PAGE
 
 __all__ = ["APP"]
@@ -62,6 +73,7 @@ APP = App(
     preview=preview,
     start=start,
     tells_best=lambda config: config.g == "subspace",
+    adapt=suit_few,
     yardstick=lambda model, data: (
         axes_yardstick(data, model.config.rank) if model.leading else None
     ),

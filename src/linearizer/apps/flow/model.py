@@ -13,7 +13,7 @@ import math
 from collections.abc import Iterable, Iterator
 from functools import cache
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import torch
 from pydantic import Field, model_validator
@@ -33,6 +33,7 @@ from ...spaces import Space
 from ...training.draws import Draw
 from ...training.settings import Settings
 from ..base import Stage, Terms
+from ..images import suit_few_images
 from ..subspace import Codes, layers_of, negative_log_density, subspace_terms
 
 __all__ = ["Config", "Flow", "build", "loss", "measure", "train_density"]
@@ -378,6 +379,12 @@ def measure(model: Flow, batch: Batch, draw: Draw) -> Terms:
         "second moment": z[:, :r].square().mean(1),
         "fourth moment": z[:, :r].pow(4).mean(1),
     }
+
+
+def suit_few(data: Data) -> dict[str, dict[str, Any]]:
+    """Return settings for few images; of photos, mirror images are as many again."""
+    found = suit_few_images(data)
+    return {**found, "model": {"mirror": True}} if found and data.train.shape[0] == 3 else found
 
 
 # -- before and after the first stage -----------------------------------------------------------

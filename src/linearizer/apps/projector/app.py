@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from ...data.catalogue import IMAGES
 from ..base import App
-from ..images import axes_yardstick, image_shape
+from ..images import axes_yardstick, image_shape, suit_few_images
 from .cli import commands
 from .evaluate import evaluate
 from .model import Config, Projection, finish, loss, measure, preview, train_density
@@ -52,6 +52,7 @@ APP = App(
     decided=("shape",),
     preview=preview,
     tells_best=lambda config: config.g == "subspace",
+    adapt=suit_few_images,
     yardstick=lambda model, data: axes_yardstick(data, model().rank()),
     stages=(train_density,),
     stage_steps=("refine",),
