@@ -15,11 +15,13 @@ import threading
 import urllib.request
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
 import torch
+import uvicorn
 from fastapi.testclient import TestClient
 from PIL import Image
 
@@ -35,7 +37,7 @@ from linearizer.data import simulate
 from linearizer.metrics.images import psnr
 from linearizer.runs.algebra import draw_points
 from linearizer.runs.store import SHIPPED, open_run, save
-from linearizer.studio import general
+from linearizer.studio import connections, general, guards
 from linearizer.studio.desk import Catalogue, Desk, Kept, hide_paths
 from linearizer.studio.listening import listen
 from linearizer.studio.pages import list_rooms
@@ -1239,6 +1241,25 @@ def test_the_cookie_of_a_page_behind_tls_is_secure(tmp_path, spoken, secure):
     assert ("; Secure" in cookie) == secure
 
 
+def test_refusals_are_one_line_for_an_address_and_a_minute(tmp_path, monkeypatch, caplog):
+    tally, now = guards.Tally(), [0.0]
+    monkeypatch.setattr(guards, "REFUSED", tally)
+    monkeypatch.setattr(guards, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    client, _ = own(tmp_path, token="a-long-secret")
+    for _ in range(5):
+        error(client.get("/api/x%0Ay?token=wrong"), 401)
+    error(client.get("/api/models", headers={"host": "evil.example"}), 403)
+    error(client.get("/static/nothing"), 404)  # no more than a mistake
+    assert caplog.messages == ["refused testclient: 401 at '/api/x\\ny'"]
+    now[0] = 61.0
+    tally.add("10.0.0.1", "429")
+    tally.add("10.0.0.1", "429")
+    assert caplog.messages[1:] == ["refused testclient 5 more times", "refused 10.0.0.1: 429"]
+    for i in range(2000):
+        tally.add(f"10.1.{i // 256}.{i % 256}", "429")
+    assert len(caplog.messages) == 3 + guards.ADDRESSES and len(tally.counts) <= 51
+
+
 # -- the page and its papers -------------------------------------------------------------------
 
 
@@ -1393,41 +1414,93 @@ def test_wrong_flags_are_one_sentence(tmp_path, words, sentence):
     assert done.returncode == 2 and sentence in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_a_connection_without_a_whole_head_is_closed(monkeypatch):
-    import uvicorn
-
-    from linearizer.studio import connections
-
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
-
-    async def slow(scope, receive, send):  # longer than a head may take
-        await asyncio.sleep(0.5)
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+def connected(answer, talk):
+    """Talk to a server whose every answer is that of an ASGI function."""
 
     async def run():
-        config = uvicorn.Config(slow, http=connections.Prompt, lifespan="off", log_level="critical")
+        config = uvicorn.Config(
+            answer, http=connections.Prompt, lifespan="off", log_level="critical"
+        )
         config.load()
         state = uvicorn.server.ServerState()
         made = await asyncio.get_running_loop().create_server(
             lambda: connections.Prompt(config, state, {}), "127.0.0.1", 0
         )
         async with made:
-            name = made.sockets[0].getsockname()
-            for begun in (b"", b"GET / HTTP/1.1\r\nHost: a"):
-                reader, writer = await asyncio.open_connection(*name)
-                writer.write(begun)
-                assert await reader.read() == b""
-                writer.close()
+            await talk(made.sockets[0].getsockname())
+
+    asyncio.run(run())
+
+
+async def slow_answer(scope, receive, send):  # longer than a head may take
+    await asyncio.sleep(0.5)
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def test_a_connection_without_a_whole_head_is_closed(monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+
+    async def talk(name):
+        for begun in (b"", b"GET / HTTP/1.1\r\nHost: a"):
             reader, writer = await asyncio.open_connection(*name)
-            for _ in range(2):  # whole heads are answered, on one connection
-                writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
-            writer.write(b"GET /")  # and half of one more is not waited for
+            writer.write(begun)
             assert await reader.read() == b""
             writer.close()
+        reader, writer = await asyncio.open_connection(*name)
+        for _ in range(2):  # whole heads are answered, on one connection
+            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+        writer.write(b"GET /")  # and half of one more is not waited for
+        assert await reader.read() == b""
+        writer.close()
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    connected(slow_answer, talk)
+
+
+@pytest.mark.parametrize(
+    ("limit", "status", "words"),
+    [("PER_ADDRESS", 429, "this address has 2 already"), ("CONNECTIONS", 503, "2 connections")],
+)
+def test_connections_are_counted_before_anything_is_said(monkeypatch, limit, status, words):
+    monkeypatch.setattr(connections, limit, 2)
+
+    async def talk(name):
+        open_ones = [await asyncio.open_connection(*name) for _ in range(2)]
+        reader, writer = await asyncio.open_connection(*name)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(f"HTTP/1.1 {status} ".encode()) and b"retry-after: 1" in head
+        assert words in json.loads(body)["error"]
+        writer.close()
+        for reader, writer in open_ones:  # those there are go on
+            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 204")
+            writer.close()
+
+    connected(slow_answer, talk)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",  # without Host
+        b"GET /" + b"a" * 100_000,
+        b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",  # TLS
+    ],
+)
+def test_what_is_not_http_is_one_sentence(caplog, sent):
+    async def talk(name):
+        reader, writer = await asyncio.open_connection(*name)
+        writer.write(sent)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ") and b"content-type: application/json" in head
+        assert b"nosniff" in head and set(json.loads(body)) == {"error"}
+        assert "expected an HTTP/1.1 request" in json.loads(body)["error"]
+        writer.close()
+
+    connected(slow_answer, talk)
+    assert "Invalid HTTP" not in caplog.text
 
 
 @pytest.mark.parametrize("token", [None, "a-long-secret"])

@@ -366,7 +366,6 @@ def serve(
         access_log=False,
         server_header=False,
         timeout_keep_alive=20,
-        limit_concurrency=200,
         timeout_graceful_shutdown=3,
         proxy_headers=False,
         http=Prompt,
