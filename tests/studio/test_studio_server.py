@@ -407,6 +407,16 @@ def test_laws_are_certified_without_data(client):
     assert 1 <= found["condition"]["X"] < 1e4 and found["digits"]["X"] > 11
 
 
+def test_laws_of_large_maps_are_measured_on_fewer_points(client, monkeypatch):
+    monkeypatch.setattr(general, "WORK", 8)
+    found = client.get("/api/certify", params={"model": "pendulum", "n": 64}).json()
+    assert found["points"] == 4 and found["passed"]
+    monkeypatch.setattr(general, "WORK", 5)
+    answer = client.get("/api/certify", params={"model": "pendulum"})
+    said = "pendulum: expected a map of at most 1 coordinates, got 2. Measure its laws with"
+    assert said in error(answer, 422)
+
+
 def test_the_same_request_has_the_same_answer(client):
     asked = {"model": "mnist-flow", "seed": 11, "n": 3, "steps": 5}
     first, second = (post(client, "generate", **asked)["images"] for _ in range(2))
@@ -1014,6 +1024,68 @@ def test_work_waiting_for_a_thread_is_dropped_after_its_time(tmp_path, monkeypat
 
     answers = crowd(client.app, ["pendulum", "duffing"], let_go)
     assert [a.status_code for a in answers] == [504, 504] and slow.done == 1
+
+
+class Long:
+    """Work on a model that ends by itself only after many rounds."""
+
+    ROUNDS = 20_000
+
+    def __init__(self, desk):
+        self.desk, self.rounds = desk, 0
+
+    def __call__(self, *_):
+        f = self.desk.open("pendulum").model(1.0)
+        while self.rounds < self.ROUNDS:
+            self.rounds += 1
+            f(torch.zeros(1, 2))
+        return {}
+
+
+def test_work_ends_when_its_time_is_over(tmp_path, monkeypatch):
+    client, _ = own(tmp_path, limits={"seconds": 0.3})
+    work = Long(client.app.state.desk)
+    monkeypatch.setattr(general, "facts", work)
+
+    async def let_go(tasks):
+        await until(lambda: tasks[0].done() and client.app.state.gate.waiting == 0)
+
+    (answer,) = crowd(client.app, ["pendulum"], let_go)
+    assert "no answer within 0.3 seconds" in error(answer, 504) and work.rounds < work.ROUNDS
+
+
+def test_work_ends_when_its_client_leaves(tmp_path):
+    client, _ = own(tmp_path)
+    gate, work = client.app.state.gate, Long(client.app.state.desk)
+
+    async def gone():
+        return work.rounds > 0
+
+    async def run():
+        with pytest.raises(Exception, match="has left"):
+            await gate.run("pendulum", work, gone)
+        await until(lambda: gate.waiting == 0)
+        return await gate.run("pendulum", lambda: "free")
+
+    assert asyncio.run(run()) == "free" and work.rounds < work.ROUNDS
+
+
+def test_work_of_one_lane_leaves_a_thread_to_others(tmp_path, monkeypatch):
+    client, _ = own(tmp_path, limits={"workers": 2})
+    slow, gate = Slow(monkeypatch), client.app.state.gate
+
+    async def run():
+        names = ("a", "b", "c")
+        laws = [gate.run(name, lambda: slow(None, "laws"), lane="/certify") for name in names]
+        tasks = [asyncio.create_task(one) for one in laws]
+        await until(lambda: slow.running == 1)
+        assert await gate.run("b", lambda: "done") == "done"  # though its laws wait
+        assert slow.most == 1
+        slow.go.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert (slow.most, slow.done) == (1, 3) and not gate._locks
 
 
 def test_pages_and_health_answer_while_models_are_busy(tmp_path, monkeypatch):

@@ -151,18 +151,29 @@ async def _life(desk: Desk, gate: Gate, warm: bool, app: FastAPI) -> AsyncIterat
 
 
 async def _do(
-    desk: Desk, gate: Gate, request: Request, model: str, work: Callable[[], dict[str, Any]]
+    desk: Desk,
+    gate: Gate,
+    request: Request,
+    model: str,
+    work: Callable[[], dict[str, Any]],
+    lane: str = "",
 ) -> Response:
     """Answer in a thread, one at a time for a model, without gradients."""
     if model:
         desk.catalogue.find(model)  # a wrong name does not queue
 
     def answer() -> Response:
-        with torch.inference_mode():
-            found = work()
+        stamp = desk.catalogue.stamp(model) if model else None
+        try:
+            with torch.inference_mode():
+                found = work()
+        except Exception as problem:
+            if model and not isinstance(problem, Refusal) and desk.catalogue.stamp(model) != stamp:
+                raise Refusal(409, f"{model}: its files changed meanwhile. Ask again.") from None
+            raise
         return Json(found)  # written in the thread as well, so that the event loop stays free
 
-    return await gate.run(model, answer, request.is_disconnected)
+    return await gate.run(model, answer, request.is_disconnected, lane)
 
 
 def _endpoint(spec: PageRequest, desk: Desk, gate: Gate) -> Callable[..., Any]:
@@ -237,9 +248,8 @@ def _add_general(app: FastAPI, desk: Desk, gate: Gate) -> None:
     async def certify(
         request: Request, model: Name, n: Annotated[int, Query(ge=3, le=64)] = 8
     ) -> Response:
-        return await once(
-            request, model, f"certificate {n}", lambda: general.certify(desk, model, n)
-        )
+        work = partial(general.certify, desk, model, n)
+        return await _do(desk, gate, request, model, work, lane="/certify")  # no model's name
 
 
 def _warm(desk: Desk, stopped: threading.Event) -> None:
