@@ -629,6 +629,56 @@ def test_a_flow_that_changes_while_it_is_opened_is_not_kept(tmp_path, monkeypatc
     assert one_step(desk, "runs/mine", steps) is second
 
 
+@pytest.mark.parametrize("change", ["replaced", "deleted", "without weights"])
+def test_a_run_that_changes_while_it_answers_is_a_sentence(tmp_path, monkeypatch, change):
+    client, runs = own(tmp_path)
+    shutil.copytree(SHIPPED / "pendulum", runs / "mine")
+    asked = {"params": {"model": "runs/mine"}}
+
+    def changing(run):
+        opened = open_run(run)
+        if change == "replaced":
+            shutil.copy(SHIPPED / "duffing" / "config.json", runs / "mine")
+        elif change == "deleted":
+            shutil.rmtree(runs / "mine")
+        else:
+            (runs / "mine" / "weights.safetensors").unlink()
+        opened.model.config = None  # of another application it lacks what that one has
+        return opened
+
+    with monkeypatch.context() as patched:
+        patched.setattr("linearizer.studio.desk.open_run", changing)
+        sentence = error(client.get("/api/model", **asked), 404 if change == "deleted" else 409)
+    expected = "there is no model" if change == "deleted" else "its files changed meanwhile"
+    assert expected in sentence
+    if change != "replaced":  # once it is open as well
+        error(client.get("/api/model", **asked), 404)
+
+
+def test_a_run_that_is_open_is_gone_once_its_weights_are(tmp_path):
+    client, runs = own(tmp_path)
+    shutil.copytree(SHIPPED / "pendulum", runs / "mine")
+    asked = {"params": {"model": "runs/mine"}}
+    assert client.get("/api/model", **asked).status_code == 200
+    (runs / "mine" / "weights.safetensors").unlink()
+    assert "no weights.safetensors yet" in error(client.get("/api/model", **asked), 404)
+    (runs / "mine" / "weights.safetensors").symlink_to("weights.safetensors")  # to itself
+    error(client.get("/api/model", **asked), 404)
+    assert client.get("/api/models").json()["models"][-1]["problem"] == "no weights yet"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes have names on POSIX alone")
+@pytest.mark.parametrize("name", ["config.json", "weights.safetensors"])
+def test_a_pipe_in_a_run_is_not_waited_for(tmp_path, name):
+    client, runs = own(tmp_path)
+    shutil.copytree(SHIPPED / "pendulum", runs / "mine")
+    (runs / "mine" / name).unlink()
+    os.mkfifo(runs / "mine" / name)
+    assert client.get("/api/models").status_code == 200
+    answer = client.get("/api/model", params={"model": "runs/mine"})
+    error(answer, 404 if name == "config.json" else 422)
+
+
 def test_the_list_is_read_once_a_second_and_the_photo_once(tmp_path, monkeypatch):
     client, runs = own(tmp_path)
     desk, now, read = client.app.state.desk, [0.0], []

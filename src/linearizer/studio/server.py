@@ -55,6 +55,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         403: "another site, or another name of this machine",
         404: "no such model",
         408: "the request did not arrive in time",
+        409: "the files of the model changed meanwhile",
         413: "too large",
         422: "a field is wrong",
         429: "too many requests of this client at a time",
@@ -297,7 +298,10 @@ def _add_errors(app: FastAPI, runs: Path) -> None:
     @app.exception_handler(OSError)
     async def wrong(request: Request, why: Exception) -> Response:
         status = 404 if isinstance(why, FileNotFoundError) else 422
-        return answer(status, hide_paths(str(why), runs))
+        sentence = str(why)
+        if isinstance(why, OSError) and why.filename is not None:
+            sentence = f"{why.filename}: {why.strerror}."
+        return answer(status, hide_paths(sentence, runs))
 
     @app.exception_handler(MemoryError)
     @app.exception_handler(RuntimeError)
