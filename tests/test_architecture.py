@@ -1,6 +1,7 @@
 """Imports run down the layers, and importing the package is light."""
 
 import ast
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -173,6 +174,21 @@ def test_the_command_line_starts_without_torch():
     code = "import sys, linearizer.cli; print('torch' in sys.modules)"
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == "False"
+
+
+def test_what_is_imported_is_declared():
+    text = (PACKAGE.parents[1] / "pyproject.toml").read_text(encoding="utf-8")
+    declared = {name.lower() for name in re.findall(r'"([\w-]+)(?:>=|")', text)}
+    named = {"PIL": "pillow", "sklearn": "scikit-learn"}
+    found = set()
+    for text in texts().values():
+        for node in ast.walk(ast.parse(text)):
+            if isinstance(node, ast.Import):
+                found |= {alias.name.split(".")[0] for alias in node.names}
+            elif isinstance(node, ast.ImportFrom) and not node.level:
+                found.add(node.module.split(".")[0])
+    found = {named.get(name, name).lower() for name in found - sys.stdlib_module_names}
+    assert found - declared == set()
 
 
 def test_the_version_is_one():

@@ -15,11 +15,13 @@ import threading
 import urllib.request
 import zlib
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
 import pytest
 import torch
+import uvicorn
 from fastapi.testclient import TestClient
 from PIL import Image
 
@@ -35,7 +37,7 @@ from linearizer.data import simulate
 from linearizer.metrics.images import psnr
 from linearizer.runs.algebra import draw_points
 from linearizer.runs.store import SHIPPED, open_run, save
-from linearizer.studio import general
+from linearizer.studio import connections, general, guards
 from linearizer.studio.desk import Catalogue, Desk, Kept, hide_paths
 from linearizer.studio.listening import listen
 from linearizer.studio.pages import list_rooms
@@ -405,6 +407,16 @@ def test_laws_are_certified_without_data(client):
     assert 1 <= found["condition"]["X"] < 1e4 and found["digits"]["X"] > 11
 
 
+def test_laws_of_large_maps_are_measured_on_fewer_points(client, monkeypatch):
+    monkeypatch.setattr(general, "WORK", 8)
+    found = client.get("/api/certify", params={"model": "pendulum", "n": 64}).json()
+    assert found["points"] == 4 and found["passed"]
+    monkeypatch.setattr(general, "WORK", 5)
+    answer = client.get("/api/certify", params={"model": "pendulum"})
+    said = "pendulum: expected a map of at most 1 coordinates, got 2. Measure its laws with"
+    assert said in error(answer, 422)
+
+
 def test_the_same_request_has_the_same_answer(client):
     asked = {"model": "mnist-flow", "seed": 11, "n": 3, "steps": 5}
     first, second = (post(client, "generate", **asked)["images"] for _ in range(2))
@@ -615,6 +627,56 @@ def test_a_flow_that_changes_while_it_is_opened_is_not_kept(tmp_path, monkeypatc
     second = one_step(desk, "runs/mine", steps)
     assert second is not first
     assert one_step(desk, "runs/mine", steps) is second
+
+
+@pytest.mark.parametrize("change", ["replaced", "deleted", "without weights"])
+def test_a_run_that_changes_while_it_answers_is_a_sentence(tmp_path, monkeypatch, change):
+    client, runs = own(tmp_path)
+    shutil.copytree(SHIPPED / "pendulum", runs / "mine")
+    asked = {"params": {"model": "runs/mine"}}
+
+    def changing(run):
+        opened = open_run(run)
+        if change == "replaced":
+            shutil.copy(SHIPPED / "duffing" / "config.json", runs / "mine")
+        elif change == "deleted":
+            shutil.rmtree(runs / "mine")
+        else:
+            (runs / "mine" / "weights.safetensors").unlink()
+        opened.model.config = None  # of another application it lacks what that one has
+        return opened
+
+    with monkeypatch.context() as patched:
+        patched.setattr("linearizer.studio.desk.open_run", changing)
+        sentence = error(client.get("/api/model", **asked), 404 if change == "deleted" else 409)
+    expected = "there is no model" if change == "deleted" else "its files changed meanwhile"
+    assert expected in sentence
+    if change != "replaced":  # once it is open as well
+        error(client.get("/api/model", **asked), 404)
+
+
+def test_a_run_that_is_open_is_gone_once_its_weights_are(tmp_path):
+    client, runs = own(tmp_path)
+    shutil.copytree(SHIPPED / "pendulum", runs / "mine")
+    asked = {"params": {"model": "runs/mine"}}
+    assert client.get("/api/model", **asked).status_code == 200
+    (runs / "mine" / "weights.safetensors").unlink()
+    assert "no weights.safetensors yet" in error(client.get("/api/model", **asked), 404)
+    (runs / "mine" / "weights.safetensors").symlink_to("weights.safetensors")  # to itself
+    error(client.get("/api/model", **asked), 404)
+    assert client.get("/api/models").json()["models"][-1]["problem"] == "no weights yet"
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="pipes have names on POSIX alone")
+@pytest.mark.parametrize("name", ["config.json", "weights.safetensors"])
+def test_a_pipe_in_a_run_is_not_waited_for(tmp_path, name):
+    client, runs = own(tmp_path)
+    shutil.copytree(SHIPPED / "pendulum", runs / "mine")
+    (runs / "mine" / name).unlink()
+    os.mkfifo(runs / "mine" / name)
+    assert client.get("/api/models").status_code == 200
+    answer = client.get("/api/model", params={"model": "runs/mine"})
+    error(answer, 404 if name == "config.json" else 422)
 
 
 def test_the_list_is_read_once_a_second_and_the_photo_once(tmp_path, monkeypatch):
@@ -1014,6 +1076,68 @@ def test_work_waiting_for_a_thread_is_dropped_after_its_time(tmp_path, monkeypat
     assert [a.status_code for a in answers] == [504, 504] and slow.done == 1
 
 
+class Long:
+    """Work on a model that ends by itself only after many rounds."""
+
+    ROUNDS = 20_000
+
+    def __init__(self, desk):
+        self.desk, self.rounds = desk, 0
+
+    def __call__(self, *_):
+        f = self.desk.open("pendulum").model(1.0)
+        while self.rounds < self.ROUNDS:
+            self.rounds += 1
+            f(torch.zeros(1, 2))
+        return {}
+
+
+def test_work_ends_when_its_time_is_over(tmp_path, monkeypatch):
+    client, _ = own(tmp_path, limits={"seconds": 0.3})
+    work = Long(client.app.state.desk)
+    monkeypatch.setattr(general, "facts", work)
+
+    async def let_go(tasks):
+        await until(lambda: tasks[0].done() and client.app.state.gate.waiting == 0)
+
+    (answer,) = crowd(client.app, ["pendulum"], let_go)
+    assert "no answer within 0.3 seconds" in error(answer, 504) and work.rounds < work.ROUNDS
+
+
+def test_work_ends_when_its_client_leaves(tmp_path):
+    client, _ = own(tmp_path)
+    gate, work = client.app.state.gate, Long(client.app.state.desk)
+
+    async def gone():
+        return work.rounds > 0
+
+    async def run():
+        with pytest.raises(Exception, match="has left"):
+            await gate.run("pendulum", work, gone)
+        await until(lambda: gate.waiting == 0)
+        return await gate.run("pendulum", lambda: "free")
+
+    assert asyncio.run(run()) == "free" and work.rounds < work.ROUNDS
+
+
+def test_work_of_one_lane_leaves_a_thread_to_others(tmp_path, monkeypatch):
+    client, _ = own(tmp_path, limits={"workers": 2})
+    slow, gate = Slow(monkeypatch), client.app.state.gate
+
+    async def run():
+        names = ("a", "b", "c")
+        laws = [gate.run(name, lambda: slow(None, "laws"), lane="/certify") for name in names]
+        tasks = [asyncio.create_task(one) for one in laws]
+        await until(lambda: slow.running == 1)
+        assert await gate.run("b", lambda: "done") == "done"  # though its laws wait
+        assert slow.most == 1
+        slow.go.set()
+        await asyncio.gather(*tasks)
+
+    asyncio.run(run())
+    assert (slow.most, slow.done) == (1, 3) and not gate._locks
+
+
 def test_pages_and_health_answer_while_models_are_busy(tmp_path, monkeypatch):
     client, _ = own(tmp_path)
     slow = Slow(monkeypatch)
@@ -1239,6 +1363,25 @@ def test_the_cookie_of_a_page_behind_tls_is_secure(tmp_path, spoken, secure):
     assert ("; Secure" in cookie) == secure
 
 
+def test_refusals_are_one_line_for_an_address_and_a_minute(tmp_path, monkeypatch, caplog):
+    tally, now = guards.Tally(), [0.0]
+    monkeypatch.setattr(guards, "REFUSED", tally)
+    monkeypatch.setattr(guards, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    client, _ = own(tmp_path, token="a-long-secret")
+    for _ in range(5):
+        error(client.get("/api/x%0Ay?token=wrong"), 401)
+    error(client.get("/api/models", headers={"host": "evil.example"}), 403)
+    error(client.get("/static/nothing"), 404)  # no more than a mistake
+    assert caplog.messages == ["refused testclient: 401 at '/api/x\\ny'"]
+    now[0] = 61.0
+    tally.add("10.0.0.1", "429")
+    tally.add("10.0.0.1", "429")
+    assert caplog.messages[1:] == ["refused testclient 5 more times", "refused 10.0.0.1: 429"]
+    for i in range(2000):
+        tally.add(f"10.1.{i // 256}.{i % 256}", "429")
+    assert len(caplog.messages) == 3 + guards.ADDRESSES and len(tally.counts) <= 51
+
+
 # -- the page and its papers -------------------------------------------------------------------
 
 
@@ -1393,41 +1536,93 @@ def test_wrong_flags_are_one_sentence(tmp_path, words, sentence):
     assert done.returncode == 2 and sentence in done.stderr and done.stderr.count("\n") == 1
 
 
-def test_a_connection_without_a_whole_head_is_closed(monkeypatch):
-    import uvicorn
-
-    from linearizer.studio import connections
-
-    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
-
-    async def slow(scope, receive, send):  # longer than a head may take
-        await asyncio.sleep(0.5)
-        await send({"type": "http.response.start", "status": 204, "headers": []})
-        await send({"type": "http.response.body", "body": b""})
+def connected(answer, talk):
+    """Talk to a server whose every answer is that of an ASGI function."""
 
     async def run():
-        config = uvicorn.Config(slow, http=connections.Prompt, lifespan="off", log_level="critical")
+        config = uvicorn.Config(
+            answer, http=connections.Prompt, lifespan="off", log_level="critical"
+        )
         config.load()
         state = uvicorn.server.ServerState()
         made = await asyncio.get_running_loop().create_server(
             lambda: connections.Prompt(config, state, {}), "127.0.0.1", 0
         )
         async with made:
-            name = made.sockets[0].getsockname()
-            for begun in (b"", b"GET / HTTP/1.1\r\nHost: a"):
-                reader, writer = await asyncio.open_connection(*name)
-                writer.write(begun)
-                assert await reader.read() == b""
-                writer.close()
+            await talk(made.sockets[0].getsockname())
+
+    asyncio.run(run())
+
+
+async def slow_answer(scope, receive, send):  # longer than a head may take
+    await asyncio.sleep(0.5)
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def test_a_connection_without_a_whole_head_is_closed(monkeypatch):
+    monkeypatch.setattr(connections, "HEAD_SECONDS", 0.2)
+
+    async def talk(name):
+        for begun in (b"", b"GET / HTTP/1.1\r\nHost: a"):
             reader, writer = await asyncio.open_connection(*name)
-            for _ in range(2):  # whole heads are answered, on one connection
-                writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
-                assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
-            writer.write(b"GET /")  # and half of one more is not waited for
+            writer.write(begun)
             assert await reader.read() == b""
             writer.close()
+        reader, writer = await asyncio.open_connection(*name)
+        for _ in range(2):  # whole heads are answered, on one connection
+            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\n\r\n")
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 204")
+        writer.write(b"GET /")  # and half of one more is not waited for
+        assert await reader.read() == b""
+        writer.close()
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    connected(slow_answer, talk)
+
+
+@pytest.mark.parametrize(
+    ("limit", "status", "words"),
+    [("PER_ADDRESS", 429, "this address has 2 already"), ("CONNECTIONS", 503, "2 connections")],
+)
+def test_connections_are_counted_before_anything_is_said(monkeypatch, limit, status, words):
+    monkeypatch.setattr(connections, limit, 2)
+
+    async def talk(name):
+        open_ones = [await asyncio.open_connection(*name) for _ in range(2)]
+        reader, writer = await asyncio.open_connection(*name)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(f"HTTP/1.1 {status} ".encode()) and b"retry-after: 1" in head
+        assert words in json.loads(body)["error"]
+        writer.close()
+        for reader, writer in open_ones:  # those there are go on
+            writer.write(b"GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
+            assert (await reader.read()).startswith(b"HTTP/1.1 204")
+            writer.close()
+
+    connected(slow_answer, talk)
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"nonsense\r\n\r\n",
+        b"GET / HTTP/1.1\r\n\r\n",  # without Host
+        b"GET /" + b"a" * 100_000,
+        b"\x16\x03\x01\x02\x00\x01\x00\r\n\r\n",  # TLS
+    ],
+)
+def test_what_is_not_http_is_one_sentence(caplog, sent):
+    async def talk(name):
+        reader, writer = await asyncio.open_connection(*name)
+        writer.write(sent)
+        head, _, body = (await reader.read()).partition(b"\r\n\r\n")
+        assert head.startswith(b"HTTP/1.1 400 ") and b"content-type: application/json" in head
+        assert b"nosniff" in head and set(json.loads(body)) == {"error"}
+        assert "expected an HTTP/1.1 request" in json.loads(body)["error"]
+        writer.close()
+
+    connected(slow_answer, talk)
+    assert "Invalid HTTP" not in caplog.text
 
 
 @pytest.mark.parametrize("token", [None, "a-long-secret"])

@@ -3,10 +3,12 @@ r"""What answers work with: models by the names that requests may use, open ones
 from __future__ import annotations
 
 import json
+import os
 import re
 import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, NamedTuple, TypeVar
 
@@ -19,6 +21,7 @@ from ..apps.registry import FORMER, describe_apps, find_app
 from ..runs.listing import list_runs
 from ..runs.store import SHIPPED, models, open_run
 from ..training.checkpoint import CONFIG, HUB_WEIGHTS, METRICS, WEIGHTS, read_config
+from .limits import check_wanted
 
 __all__ = ["Catalogue", "Desk", "Kept", "OutsideError", "hide_paths", "shorten"]
 
@@ -101,9 +104,9 @@ class Catalogue:
 
     def _refuse_links(self, folder: Path) -> None:
         """Refuse a run of which a link leads out of the folder of runs."""
-        root = self.runs.resolve()
+        root = Path(os.path.realpath(self.runs))
         for name in ("", CONFIG, WEIGHTS, METRICS):
-            place = (folder / name).resolve()
+            place = Path(os.path.realpath(folder / name))  # resolve() fails at a link to itself
             if place != root and root not in place.parents:
                 raise OutsideError(
                     f"{name or 'the folder'} is a link out of the folder of runs, which the studio "
@@ -172,14 +175,21 @@ class Catalogue:
 
         def make() -> Run:
             with torch.inference_mode(False):  # weights like any others, whoever asks
-                return open_run(entry.folder)
+                run = open_run(entry.folder)
+            for module in run.model.modules():  # so that long work ends soon after its client
+                module.register_forward_pre_hook(check_wanted)
+            return run
 
         return self._open.get(id, self.stamp(id), make, _bytes_of)
 
     def stamp(self, id: str) -> Hashable:
-        """Return what changes when the files of a model do: their times and sizes."""
-        files = [self.find(id).folder / name for name in (CONFIG, WEIGHTS)]
-        return tuple((s.st_mtime_ns, s.st_size) for p in files if p.exists() for s in [p.stat()])
+        """Return what changes when the files of a model do: which they are, their times, sizes."""
+        folder, found = self.find(id).folder, []
+        for name in (CONFIG, WEIGHTS):
+            with suppress(OSError):  # it may go at any moment
+                s = (folder / name).stat()
+                found.append((name, s.st_ino, s.st_mtime_ns, s.st_size))
+        return tuple(found)
 
 
 class Desk:

@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 
 from .. import __version__
-from ..apps.page import encode_image, number, numbers
+from ..apps.base import Run
+from ..apps.page import Refusal, encode_image, number, numbers
 from ..bijections import Flatten
 from ..certificate import Law
 from ..linearizer import Linearizer
@@ -24,8 +25,10 @@ from .desk import Desk
 
 __all__ = ["Models", "apply", "certify", "facts", "spectrum"]
 
-#: Coordinates of a map whose laws are measured in float64; larger ones in float32.
+#: Coordinates of a map of which all singular values are asked for, and its rank.
 EXACT = 20_000
+#: Coordinates of all the points on which laws are measured, and the fewest points for them.
+WORK, FEWEST = 36_864, 3
 #: Singular values that are listed, of a small map and of a large one.
 VALUES, FEW = 512, 64
 #: Seconds for which a list of the runs is taken for the present one.
@@ -135,12 +138,22 @@ def _rank(f: Linearizer) -> int | None:
         return None
 
 
-@torch.no_grad()
 def certify(desk: Desk, id: str, n: int) -> dict[str, Any]:
-    """Answer ``/api/certify``."""
-    run = desk.open(id)
-    dtype = torch.float64 if map_of(desk, id).source.dim <= EXACT else torch.float32
-    f = run.app.linearizer(copy.deepcopy(run.model).to(dtype))
+    """Answer ``/api/certify``: on ``n`` points, or as many fewer as are no more than ``WORK``."""
+    dim = max(map_of(desk, id).operator.shape)
+    if (most := WORK // dim) < FEWEST:
+        raise Refusal(
+            422,
+            f"{id}: expected a map of at most {WORK // FEWEST:,} coordinates, got {dim:,}. Measure "
+            "its laws with linearizer certify.",
+        )
+    n = min(n, most)
+    return desk.keep(id, f"certificate {n}", lambda: _certify(desk.open(id), n))
+
+
+@torch.no_grad()
+def _certify(run: Run, n: int) -> dict[str, Any]:
+    f = run.app.linearizer(copy.deepcopy(run.model).double())
     found = f.certify(draw_points(f, n))
     return {
         "points": found.points,

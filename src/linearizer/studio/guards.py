@@ -7,6 +7,9 @@ import hashlib
 import hmac
 import json
 import logging
+import math
+import time
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import nullcontext
 from http.cookies import SimpleCookie
@@ -19,12 +22,16 @@ from ..apps.page import Refusal
 from .limits import Gate
 from .listening import is_loopback
 
-__all__ = ["COOKIE", "Guard", "write_refusal"]
+__all__ = ["COOKIE", "HEADERS", "REFUSED", "Guard", "Tally", "write_refusal"]
 
 log = logging.getLogger("linearizer.studio")
 COOKIE = "linearizer-studio"
 #: Commas in a request with images: a few fields and no more, or JSON takes much more memory.
 COMMAS = 10_000
+#: Answers that are logged: whoever has them many times guesses, or asks for too much.
+LOGGED = (401, 403, 408, 413, 429, 503)
+#: Seconds for which refusals of an address are one line, and how many addresses have their own.
+QUIET, ADDRESSES = 60.0, 50
 HEADERS = {
     "content-security-policy": "default-src 'self'; img-src 'self' data: blob:; style-src 'self'; "
     "script-src 'self'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'; "
@@ -51,6 +58,31 @@ def write_refusal(why: Refusal) -> tuple[int, list[tuple[bytes, bytes]], bytes]:
     if why.status == 401:
         headers.append((b"www-authenticate", b"Bearer"))
     return why.status, headers, body
+
+
+class Tally:
+    """Logs that an address is refused, and a minute later how often it was since."""
+
+    def __init__(self) -> None:
+        self.counts: Counter[str] = Counter()
+        self.since = -math.inf
+
+    def add(self, address: str, why: str) -> None:
+        if time.monotonic() - self.since >= QUIET:
+            for one, count in self.counts.items():
+                if count > 1:
+                    log.warning("refused %s %d more times", one, count - 1)
+            self.counts.clear()
+            self.since = time.monotonic()
+        if address not in self.counts and len(self.counts) >= ADDRESSES:
+            address = "other addresses"
+        self.counts[address] += 1
+        if self.counts[address] == 1:
+            log.warning("refused %s: %s", address, why)
+
+
+#: Of requests and of connections.
+REFUSED = Tally()
 
 
 class Guard:
@@ -87,11 +119,14 @@ class Guard:
             return
         started = False
         cookie: bytes | None = None
+        client = (scope.get("client") or ("",))[0]
 
         async def guarded(message: Message) -> None:
             nonlocal started
             if message["type"] == "http.response.start":
                 started = True
+                if message["status"] in LOGGED:
+                    REFUSED.add(client, f"{message['status']} at {scope['path'][:80]!r}")
                 ours = [(k.encode(), v.encode()) for k, v in HEADERS.items()]
                 kept = [(b"set-cookie", cookie)] if cookie is not None else []
                 message["headers"] = [*message["headers"], *ours, *kept]
@@ -102,7 +137,6 @@ class Guard:
             self._check_origin(scope, headers)
             if self._check_token(scope, headers):
                 cookie = self._make_cookie(scope, headers)
-            client = (scope.get("client") or ("",))[0]
             # The page's own files are many and no work.
             with (
                 self.gate.client(client) if _is_api(scope) else nullcontext(),

@@ -55,6 +55,7 @@ _REFUSALS: dict[int | str, dict[str, Any]] = {
         403: "another site, or another name of this machine",
         404: "no such model",
         408: "the request did not arrive in time",
+        409: "the files of the model changed meanwhile",
         413: "too large",
         422: "a field is wrong",
         429: "too many requests of this client at a time",
@@ -151,18 +152,29 @@ async def _life(desk: Desk, gate: Gate, warm: bool, app: FastAPI) -> AsyncIterat
 
 
 async def _do(
-    desk: Desk, gate: Gate, request: Request, model: str, work: Callable[[], dict[str, Any]]
+    desk: Desk,
+    gate: Gate,
+    request: Request,
+    model: str,
+    work: Callable[[], dict[str, Any]],
+    lane: str = "",
 ) -> Response:
     """Answer in a thread, one at a time for a model, without gradients."""
     if model:
         desk.catalogue.find(model)  # a wrong name does not queue
 
     def answer() -> Response:
-        with torch.inference_mode():
-            found = work()
+        stamp = desk.catalogue.stamp(model) if model else None
+        try:
+            with torch.inference_mode():
+                found = work()
+        except Exception as problem:
+            if model and not isinstance(problem, Refusal) and desk.catalogue.stamp(model) != stamp:
+                raise Refusal(409, f"{model}: its files changed meanwhile. Ask again.") from None
+            raise
         return Json(found)  # written in the thread as well, so that the event loop stays free
 
-    return await gate.run(model, answer, request.is_disconnected)
+    return await gate.run(model, answer, request.is_disconnected, lane)
 
 
 def _endpoint(spec: PageRequest, desk: Desk, gate: Gate) -> Callable[..., Any]:
@@ -237,9 +249,8 @@ def _add_general(app: FastAPI, desk: Desk, gate: Gate) -> None:
     async def certify(
         request: Request, model: Name, n: Annotated[int, Query(ge=3, le=64)] = 8
     ) -> Response:
-        return await once(
-            request, model, f"certificate {n}", lambda: general.certify(desk, model, n)
-        )
+        work = partial(general.certify, desk, model, n)
+        return await _do(desk, gate, request, model, work, lane="/certify")  # no model's name
 
 
 def _warm(desk: Desk, stopped: threading.Event) -> None:
@@ -287,7 +298,10 @@ def _add_errors(app: FastAPI, runs: Path) -> None:
     @app.exception_handler(OSError)
     async def wrong(request: Request, why: Exception) -> Response:
         status = 404 if isinstance(why, FileNotFoundError) else 422
-        return answer(status, hide_paths(str(why), runs))
+        sentence = str(why)
+        if isinstance(why, OSError) and why.filename is not None:
+            sentence = f"{why.filename}: {why.strerror}."
+        return answer(status, hide_paths(sentence, runs))
 
     @app.exception_handler(MemoryError)
     @app.exception_handler(RuntimeError)
@@ -366,7 +380,6 @@ def serve(
         access_log=False,
         server_header=False,
         timeout_keep_alive=20,
-        limit_concurrency=200,
         timeout_graceful_shutdown=3,
         proxy_headers=False,
         http=Prompt,
