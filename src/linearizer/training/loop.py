@@ -31,6 +31,7 @@ from .checkpoint import (
     WEIGHTS,
     atomic,
     fill,
+    name_full_disk,
     read_metrics,
     read_tensors,
     tensors_of,
@@ -518,8 +519,9 @@ class _Loop:
     def _write(self, row: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
         if self.run is None:
             return
-        self.lines.write(json.dumps(_finite(row), allow_nan=False) + "\n")
-        self.lines.flush()
+        with name_full_disk(self.run / METRICS):
+            self.lines.write(json.dumps(_finite(row), allow_nan=False) + "\n")
+            self.lines.flush()
         if self.events is not None:
             for name, value in scalars.items():
                 self.events.add_scalar(name, value, self.step)
@@ -684,7 +686,8 @@ class _Loop:
 
     def _close(self) -> None:
         if self.run is not None and self.group.first:
-            self.lines.close()
+            with name_full_disk(self.run / METRICS):
+                self.lines.close()
             if self.events is not None:
                 self.events.close()
 
