@@ -18,7 +18,7 @@ from ..training.checkpoint import CONFIG, tensors_of, write_weights
 from ..training.loop import STATE, Interrupted, Result, Training, fit
 from ..training.progress import Transfer
 from ..training.settings import resolve
-from .plan import Plan, add_history, check_folder, require_same, settle
+from .plan import Plan, check_folder, go_on, settle
 from .store import load
 
 __all__ = ["execute"]
@@ -54,9 +54,7 @@ def execute(
     if origin := origin_of(app.name):
         settings["origin"] = origin
     if resume and (run / CONFIG).exists():
-        require_same(run, settings)
-        if history := add_history(run, training):
-            settings["history"] = history
+        settings |= go_on(run, settings, training)
     torch.manual_seed(training.seed)
     model = app.make(config)
     if app.start is not None and not (run / STATE).exists():

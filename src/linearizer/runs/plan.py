@@ -18,7 +18,7 @@ from ..training.loop import STATE, Training
 from ..training.settings import Settings, did_you_mean, read_toml, resolve
 from .store import find
 
-__all__ = ["Plan", "add_history", "check_folder", "make_plan", "plan_of", "require_same", "settle"]
+__all__ = ["Plan", "check_folder", "go_on", "make_plan", "plan_of", "require_same", "settle"]
 
 SECTIONS = ("data", "model", "training")
 
@@ -176,8 +176,9 @@ def require_same(run: Path, settings: Mapping[str, Any]) -> None:
         )
 
 
-def add_history(run: Path, training: Training) -> list[dict[str, Any]]:
-    """The changes of training that a run went on with, those of this session last."""
+def go_on(run: Path, settings: Mapping[str, Any], training: Training) -> dict[str, Any]:
+    """Refuse what contradicts a run's past; return the history of its changes, if it has one."""
+    require_same(run, settings)
     config = read_config(run)
     step = read_about(run / STATE).get("step", 0) if (run / STATE).exists() else 0
     if training.steps < step:
@@ -188,4 +189,5 @@ def add_history(run: Path, training: Training) -> list[dict[str, Any]]:
     history = list(config.get("history") or [])
     before, now = config["training"] or {}, training.model_dump(mode="json")
     changes = {k: [before[k], v] for k, v in now.items() if k in before and before[k] != v}
-    return [*history, {"step": step, "changes": changes}] if changes else history
+    history += [{"step": step, "changes": changes}] if changes else []
+    return {"history": history} if history else {}
