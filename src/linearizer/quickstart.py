@@ -24,7 +24,7 @@ from .runs.execute import execute
 from .runs.pictures import image_grid
 from .runs.plan import make_plan
 from .runs.store import test_points
-from .training.checkpoint import read_config
+from .training.checkpoint import check_target, read_config
 
 __all__ = ["STEPS", "Tour", "run"]
 
@@ -70,8 +70,12 @@ def run(out: Path, steps: int = STEPS, seed: int = 0) -> Tour:
         numbers |= _draw(model, f, x, out)
         laws, lines = _certify(model, x)
     numbers |= laws
-    (out / "certificate.txt").write_text("\n\n".join(lines) + "\n", encoding="utf-8")
-    (out / "summary.json").write_text(json.dumps(numbers, indent=2) + "\n", encoding="utf-8")
+    whole = {
+        "certificate.txt": "\n\n".join(lines),
+        "summary.json": json.dumps(numbers, indent=2),
+    }
+    for name, text in whole.items():
+        check_target(out / name).write_text(text + "\n", encoding="utf-8")
     _write_page(out, numbers, lines)
     return Tour(numbers, [*sorted(p for p in out.iterdir() if p.is_file()), folder])
 

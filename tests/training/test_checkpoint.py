@@ -1,8 +1,13 @@
 """Files are whole or not there, hold no code, and say what is wrong with them."""
 
+import contextlib
 import json
+import os
 import pickle
+import subprocess
+import sys
 import zipfile
+from pathlib import Path
 
 import pytest
 import torch
@@ -15,7 +20,13 @@ from linearizer.bijections import mlp
 from linearizer.operators import Dense
 from linearizer.runs.store import open_run
 from linearizer.training import checkpoint
-from linearizer.training.checkpoint import best_measures, read_metrics, read_tensors, write_tensors
+from linearizer.training.checkpoint import (
+    best_measures,
+    read_metrics,
+    read_tensors,
+    tensors_of,
+    write_tensors,
+)
 
 
 def small():
@@ -253,3 +264,159 @@ def test_a_failed_write_leaves_the_old_file(run, monkeypatch):
 def test_shipped_models_load():
     for name in lz.models():
         assert lz.load(name) is not None
+
+
+# -- strangers, full disks and devices -----------------------------------------------------
+
+
+def test_a_file_may_be_cut_while_its_tensors_are_used(run):
+    code = (
+        "import os, sys; from linearizer.training.checkpoint import read_tensors; "
+        "tensors, _ = read_tensors(__import__('pathlib').Path(sys.argv[1])); "
+        "os.truncate(sys.argv[1], 0); "
+        "print(all(bool(t.isfinite().all()) for t in tensors.values()))"
+    )
+    write_tensors(run / "weights.safetensors", {"a": torch.zeros(2**20)}, {})
+    done = subprocess.run(
+        [sys.executable, "-c", code, run / "weights.safetensors"],
+        capture_output=True, text=True, timeout=600,
+    )  # fmt: skip
+    assert done.returncode == 0 and done.stdout.strip() == "True", done.stderr
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="needs pipes and links")
+@pytest.mark.parametrize("kind", ["folder", "pipe", "link", "device"])
+def test_nothing_but_a_file_is_replaced(tmp_path, kind):
+    from linearizer.apps.images import make_parent
+    from linearizer.runs.export import _check_request
+    from linearizer.runs.pictures import image_grid
+
+    path = tmp_path / "out"
+    if kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "link":
+        path.symlink_to(tmp_path / "mine")
+    else:
+        path = Path("/dev/null")
+    writers = (
+        lambda: write_tensors(path, {"a": torch.zeros(2)}, {}),
+        lambda: image_grid(path, [torch.rand(1, 1, 4, 4)]),
+        lambda: make_parent(path),
+        lambda: _check_request(None, path, "onnx", None, 1e-4),
+    )
+    before = path.lstat().st_mode
+    for write in writers:
+        with pytest.raises(ValueError, match=f"expected a file (to write|name), but .* a {kind}"):
+            write()
+    assert path.lstat().st_mode == before and not (tmp_path / "mine").exists()
+
+
+def test_a_full_disk_names_the_file_and_the_checkpoint_kept(run, monkeypatch):
+    (run / "state").mkdir()
+    (run / "state" / "latest.safetensors").touch()
+
+    def full(*args):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("os.fsync", full)
+    wanted = r"weights\.safetensors: cannot be written .*checkpoint .*latest\.safetensors is kept"
+    with pytest.raises(OSError, match=wanted):
+        checkpoint.write_weights(run, {}, {"app": None, "model": None})
+    metrics = run / "metrics.jsonl"
+    wanted = r"metrics\.jsonl: cannot be written \(No space.*latest\.safetensors is kept"
+    with pytest.raises(OSError, match=wanted), checkpoint.name_full_disk(metrics):
+        full()
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_weights_that_are_not_finite_are_refused_unless_asked_for(run, value):
+    tensors, about = read_tensors(run / "weights.safetensors")
+    name = next(n for n, t in tensors.items() if t.is_floating_point())
+    tensors[name].view(-1)[0] = value
+    write_tensors(run / "weights.safetensors", tensors, about)
+    with pytest.raises(ValueError, match=f"expected finite weights, but {name} has"):
+        lz.load(run)
+    assert not tensors_of(lz.load(run, check=False))[name].isfinite().all()
+
+
+def header(facts, data=b""):
+    text = facts if isinstance(facts, bytes) else json.dumps(facts).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def table(metadata='{"format": 1}', **entry):
+    whole = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8], **entry}
+    return {"__metadata__": {"linearizer": metadata}, "a": whole}
+
+
+MALFORMED = [
+    b"\xff\xff\xff\xff\xff\xff\xff\x7f{}", b"{}", header(b"{"), header(b"[]"), header(b"5"),
+    header(b"\xff\xfe"), header(b"[" * 10**6), header({}), header({"__metadata__": []}),
+    header({"__metadata__": {"linearizer": 5}}), header(table(metadata='{"format": NaN}')),
+    header(table(metadata='{"format": true}')), header(table(metadata="[" * 10**6)),
+    header(table(), bytes(7)), header(table(), bytes(9)), header(table(dtype="F31"), bytes(8)),
+    header(table(dtype=5), bytes(8)), header(table(dtype="F64"), bytes(8)),
+    header(table(shape=[-2]), bytes(8)), header(table(shape=[-1, -2]), bytes(8)),
+    header(table(shape=2), bytes(8)), header(table(shape=[2.0]), bytes(8)),
+    header(table(shape=[True, 2]), bytes(8)), header(table(shape=None), bytes(8)),
+    header(table(shape=[2**62, 2**62, 0], data_offsets=[0, 0])),
+    header(table(shape=[2**62], data_offsets=[0, 2**64])),
+    header(table(data_offsets=[8, 0]), bytes(8)), header(table(data_offsets=[4, 12]), bytes(12)),
+    header(table(data_offsets="x"), bytes(8)), header(table(data_offsets=[0]), bytes(8)),
+    header({**table(), "b": 5}, bytes(8)), header({**table(), "b": table()["a"]}, bytes(8)),
+    header(table(shape=[10**400]), bytes(8)),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("content", MALFORMED)
+def test_malformed_weights_are_a_sentence(run, content):
+    (run / "weights.safetensors").write_bytes(content)
+    with pytest.raises(ValueError, match=r"weights\.safetensors: ") as error:
+        lz.load(run)
+    assert type(error.value) is ValueError and len(str(error.value)) < 500
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["", "[]", "[" * 10**6, '{"a":' * 10**6, "\x00", "\ufeff{}", " " * (2**24 + 1) + "{}",
+     '{"format": NaN}', '{"format": true}', '{"format": 1, "model": ' + "[" * 500 + "]" * 500 + "}",
+     '{"format": ' + "1" * 5000 + "}"],
+)  # fmt: skip
+def test_malformed_configurations_are_a_sentence(run, text):
+    (run / "config.json").write_text(text)
+    with pytest.raises(ValueError, match=r"config\.json: expected") as error:
+        lz.load(run)
+    assert type(error.value) is ValueError and len(str(error.value)) < 500
+
+
+TOP = ("app", "model", "data", "training", "origin", "parts", "format")
+WRONG = [-1, 1.5, True, "\ud800", [[]], {"a": {}}, float("nan"), 10**400]
+
+
+def test_wrong_values_anywhere_in_a_configuration_are_a_sentence(run, tmp_path, monkeypatch):
+    monkeypatch.setattr("os.fsync", lambda handle: None)  # slow, and nothing here is to last
+    parts = lz.save(lz.Space(mlp(2, blocks=1)), tmp_path / "parts")
+    for folder in (run, parts):
+        whole = json.loads((folder / "config.json").read_text())
+        tensors, _ = read_tensors(folder / "weights.safetensors")
+        places = [
+            (key,) for key in ["app", "model", "data", "training", "origin", "parts", "format"]
+        ]
+        places += [("model", key) for key in whole["model"] or {}]
+        for number, part in enumerate(whole.get("parts") or []):
+            places += [("parts", number), *(("parts", number, key) for key in part)]
+            for key in ("values", "buffers", "parameters", "parts"):
+                places += [("parts", number, key, name) for name in part.get(key, {})]
+        for place in places:
+            for wrong in WRONG:
+                config = json.loads(json.dumps(whole))
+                inner = config
+                for key in place[:-1]:
+                    inner = inner[key]
+                inner[place[-1]] = wrong
+                (folder / "config.json").write_text(json.dumps(config))
+                checkpoint.write_weights(folder, tensors, {"app": None, "model": None, **config})
+                with contextlib.suppress(ValueError, FileNotFoundError):
+                    lz.load(folder)

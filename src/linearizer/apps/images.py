@@ -15,6 +15,7 @@ from ..data.images import Picture
 from ..data.kinds import Data, Part
 from ..metrics.images import psnr
 from ..runs.store import is_shipped
+from ..training.checkpoint import make_parent
 from .base import Run, Yardstick
 
 __all__ = [
@@ -59,14 +60,6 @@ def picture_path(run: Run, name: str) -> Path:
     if is_shipped(run.folder):
         return Path(f"{run.folder.name}-{name}")
     return run.folder / "samples" / name
-
-
-def make_parent(path: Path) -> Path:
-    """Make the folder of a file that is to be written."""
-    if path.is_dir():
-        raise ValueError(f"{path}: expected a file to write, but it is a folder.")
-    path.parent.mkdir(parents=True, exist_ok=True)
-    return path
 
 
 def image_shape(source: Data) -> dict[str, Any]:

@@ -14,6 +14,8 @@ from typing import BinaryIO
 
 import numpy as np
 
+from ..training.checkpoint import check_target
+
 __all__ = ["Progress", "cache_folder", "download", "root_folder"]
 
 #: progress(what, done so far, total or None)
@@ -85,7 +87,7 @@ def download(
     Arguments:
         check: Called with the partial file; raises DamagedError if it is not what it should be.
     """
-    part = path.with_name(path.name + ".part")
+    part = check_target(path).with_name(path.name + ".part")
     wrong, unreachable = [], []
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -180,7 +182,7 @@ def load_or_make(
             np.lib.format.write_array_header_1_0(file, header)
             for rows in chunks:
                 _write(file, rows, path)
-        os.replace(part, path)
+        os.replace(part, check_target(path))
         return _open_mapped(path)
     finally:
         part.unlink(missing_ok=True)

@@ -354,9 +354,9 @@ def _read(path: Path, what: str = "a style network", instead: str = "") -> dict[
         )
     try:
         if path.suffix.lower() == ".safetensors":
-            from safetensors.torch import load_file
+            from safetensors.torch import load
 
-            return load_file(path)
+            return load(path.read_bytes())  # not mapped: the file may change while it is used
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about TorchScript, which is an error below
             found: Any = torch.load(path, map_location="cpu", weights_only=True)

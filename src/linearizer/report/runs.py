@@ -26,6 +26,8 @@ from ..training.checkpoint import (
     WEIGHTS,
     atomic,
     best_measures,
+    check_target,
+    make_parent,
     read_config,
     read_metrics,
 )
@@ -73,8 +75,7 @@ def write_run_report(
     if out is None:
         shipped = Path("runs") / f"{folder.name}-{REPORT}"
         out = shipped if is_shipped(folder) else folder / REPORT
-    if out.is_dir():
-        raise ValueError(f"report: expected a file to write, but {out} is a folder.")
+    check_target(out)
     problems: list[str] = []
     blocks: list[Block] = [
         Text(_about(config, folder)),
@@ -114,8 +115,7 @@ def write_run_report(
 
 def _write(out: Path, title: str, blocks: Sequence[Block], problems: Sequence[str]) -> None:
     left = [Text("\n".join(problems), "Left out", plain=True)] if problems else []
-    out.parent.mkdir(parents=True, exist_ok=True)
-    with atomic(out) as part:
+    with atomic(make_parent(out)) as part:
         write_page(part, title, [*blocks, *left])
 
 

@@ -20,7 +20,7 @@ from ..training.checkpoint import CONFIG, METRICS, finite, tensors_of, write_wei
 from ..training.loop import STATE, Interrupted, Result, Training, fit
 from ..training.progress import Transfer
 from ..training.settings import resolve
-from .plan import Plan, adapt, check_folder, require_same, settle
+from .plan import Plan, adapt, check_folder, go_on, settle
 from .store import load
 
 __all__ = ["close", "execute"]
@@ -59,7 +59,7 @@ def execute(
     if origin := origin_of(app.name):
         settings["origin"] = origin
     if resume and (run / CONFIG).exists():
-        require_same(run, settings)
+        settings |= go_on(run, settings, training)
     torch.manual_seed(training.seed)
     model = app.make(config)
     if app.start is not None and not (run / STATE).exists():

@@ -44,6 +44,7 @@ from ..operators import (
     ScaledIdentityPlusLowRank,
 )
 from ..operators.convolution import multiplier
+from ..training.checkpoint import check_target
 
 __all__ = ["FORMATS", "Exported", "export", "frozen", "register"]
 
@@ -144,6 +145,7 @@ def _check_request(
         raise ValueError(f"export: expected a tolerance > 0, got {tolerance}.")
     if path.is_dir():
         raise ValueError(f"export: expected a file name, but {path} is a folder. Add a name to it.")
+    check_target(path)
     _check_map(f)
     f.source.g._check(example, f.source.shape, "example")
     if not len(example):

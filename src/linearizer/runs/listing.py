@@ -18,6 +18,9 @@ from ..training.checkpoint import (
 
 __all__ = ["Row", "list_runs"]
 
+#: What is read of the end of metrics.jsonl: the last validations and the best one of a patient run.
+TAIL = 2**20
+
 
 class Row(NamedTuple):
     """One line of the list of runs."""
@@ -45,18 +48,23 @@ def list_runs(folder: Path) -> list[Row]:
         for run in found
         if not (run / HUB_WEIGHTS).exists() and "state" not in run.relative_to(folder).parts
     )
-    return sorted((_row(run) for run in runs), key=lambda row: row.changed, reverse=True)
+    root = folder.resolve()
+    return sorted((_row(run, root) for run in runs), key=lambda row: row.changed, reverse=True)
 
 
-def _row(run: Path) -> Row:
-    files = [p for p in (run / CONFIG, run / METRICS, run / WEIGHTS) if p.exists()]
-    when = datetime.fromtimestamp(max(p.stat().st_mtime for p in files), timezone.utc)
-    changed = when.astimezone().isoformat(sep=" ", timespec="seconds")
+def _row(run: Path, root: Path) -> Row:
+    changed = ""
     try:
+        files = [p for p in (run / CONFIG, run / METRICS, run / WEIGHTS) if p.exists()]
+        for path in files:
+            if root not in path.resolve().parents:
+                raise ValueError(f"{path}: expected a file in {root.name}, got a link out of it.")
+        when = datetime.fromtimestamp(max(p.stat().st_mtime for p in files), timezone.utc)
+        changed = when.astimezone().isoformat(sep=" ", timespec="seconds")
         config = read_config(run)
-        rows = read_metrics(run / METRICS)
+        rows = read_metrics(run / METRICS, TAIL)
         measured = best_measures(config, rows)
-    except (ValueError, OSError) as problem:
+    except (ValueError, OSError, OverflowError) as problem:
         return Row(str(run), "?", "?", 0, 0, "", None, 0.0, changed, str(problem))
     metric = str((config["metric"] or {}).get("name", ""))
     steps = (config["training"] or {}).get("steps")
@@ -70,5 +78,5 @@ def _row(run: Path) -> Row:
         measured.get(metric),
         max((r.get("seconds") or 0.0 for r in rows), default=0.0),
         changed,
-        "" if (run / WEIGHTS).exists() else "no weights yet",
+        "" if (run / WEIGHTS).is_file() else "no weights yet",
     )

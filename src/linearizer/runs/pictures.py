@@ -13,8 +13,15 @@ from torch import Tensor
 from ..linearizer import Linearizer
 from ..operators import UnsupportedError
 from ..spaces import Space
+from ..training.checkpoint import atomic
 
-__all__ = ["amounts", "draw_spectrum", "image_grid", "series_plot", "values_of"]
+__all__ = ["amounts", "draw_spectrum", "image_grid", "save_figure", "series_plot", "values_of"]
+
+
+def save_figure(figure: Any, path: Path) -> None:
+    """Write a figure of matplotlib in the format of the name's ending, PNG where it has none."""
+    with atomic(path) as part:
+        figure.savefig(part, format=path.suffix[1:].lower() or "png")
 
 
 def image_grid(
@@ -57,7 +64,7 @@ def image_grid(
         axes.text(j * tile + W * factor / 2, -gap, label, ha="center", va="bottom", fontsize=9)
     if title:
         figure.suptitle(title, x=0.5, y=1 - 0.12 / height, va="top", fontsize=11)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 def series_plot(
@@ -94,7 +101,7 @@ def series_plot(
     panels[-1].set_xlabel("steps after the last row")
     if title:
         figure.suptitle(title, fontsize=11)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 @torch.no_grad()
@@ -179,7 +186,7 @@ def _curves(
     for axes in panels[len(vectors) :]:
         axes.set_axis_off()
     figure.suptitle(f"{name.capitalize()} singular vectors, as curves over steps", fontsize=11)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 def _plot_spectrum(values: Tensor, eigenvalues: Tensor | None, size: int, path: Path) -> None:
@@ -210,7 +217,7 @@ def _plot_spectrum(values: Tensor, eigenvalues: Tensor | None, size: int, path: 
         plane.set(xlabel="Re λ", ylabel="Im λ", title="Eigenvalues and the unit circle")
         plane.set_aspect("equal", "datalim")
         plane.grid(alpha=0.3)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 def amounts(space: Space, reach: float | None = None) -> list[float]:

@@ -13,12 +13,21 @@ from ..apps.base import App
 from ..apps.registry import current_name, find_app
 from ..data.kinds import Data, DataSettings
 from ..data.teachers import ENCODERS
-from ..training.checkpoint import CONFIG, read_config
+from ..training.checkpoint import CONFIG, METRICS, WEIGHTS, read_about, read_config, recover_config
 from ..training.loop import STATE, Training
 from ..training.settings import Settings, did_you_mean, read_toml, resolve
 from .store import find
 
-__all__ = ["Plan", "adapt", "check_folder", "make_plan", "plan_of", "require_same", "settle"]
+__all__ = [
+    "Plan",
+    "adapt",
+    "check_folder",
+    "go_on",
+    "make_plan",
+    "plan_of",
+    "require_same",
+    "settle",
+]
 
 SECTIONS = ("data", "model", "training")
 
@@ -100,6 +109,12 @@ def _tables(file: Path, app_name: str) -> dict[str, dict[str, Any]]:
 
 def plan_of(run: Path, training: Mapping[str, Any] | None = None) -> Plan:
     """The plan of a run that was begun, with changes of its training."""
+    recover_config(run)
+    if run.is_dir() and not (run / CONFIG).exists() and (run / STATE.parent).is_dir():
+        raise ValueError(
+            f"{run}: the run was stopped before its {CONFIG} was written. Give its command of "
+            "training again, with --resume."
+        )
     config = read_config(find(run))
     if config["app"] is None or not isinstance(config.get("training"), dict):
         raise ValueError(f"{run}: the folder holds a model, but not a training run to resume.")
@@ -161,7 +176,10 @@ def check_folder(run: Path, resume: bool) -> None:
             f"{run}: the folder holds a run already. Add --resume to go on with it, or --out for "
             "another folder."
         )
-    others = sorted(p.name for p in run.iterdir() if p.name != STATE.parent.name)
+    # What a kill leaves of the first write is no one's file.
+    left = tuple(f".{name}." for name in (CONFIG, WEIGHTS, METRICS))
+    names = (p.name for p in run.iterdir() if p.name != STATE.parent.name)
+    others = sorted(n for n in names if not (n.startswith(left) and n.endswith(".part")))
     if others and not (run / CONFIG).exists():
         raise ValueError(
             f"{run}: the folder is not empty and holds no run ({', '.join(others[:3])} …). "
@@ -189,3 +207,20 @@ def require_same(run: Path, settings: Mapping[str, Any]) -> None:
             f"{run}: cannot resume, since {what} differs from the run's {CONFIG}. Leave it as it "
             "was, or train into another folder."
         )
+
+
+def go_on(run: Path, settings: Mapping[str, Any], training: Training) -> dict[str, Any]:
+    """Refuse what contradicts a run's past; return the history of its changes, if it has one."""
+    require_same(run, settings)
+    config = read_config(run)
+    step = read_about(run / STATE).get("step", 0) if (run / STATE).exists() else 0
+    if training.steps < step:
+        raise ValueError(
+            f"{run}: cannot stop at step {training.steps}, since the run has reached step {step}. "
+            "Name at least as many steps, or leave them out."
+        )
+    history = list(config.get("history") or [])
+    before, now = config["training"] or {}, training.model_dump(mode="json")
+    changes = {k: [before[k], v] for k, v in now.items() if k in before and before[k] != v}
+    history += [{"step": step, "changes": changes}] if changes else []
+    return {"history": history} if history else {}

@@ -114,12 +114,13 @@ def find(run: str | Path) -> Path:
     )
 
 
-def load(run: str | Path, into: nn.Module | None = None) -> Any:
+def load(run: str | Path, into: nn.Module | None = None, check: bool = True) -> Any:
     """What :func:`save` or training wrote, or a shipped model by name; in evaluation mode.
 
     Arguments:
         run: A folder that a training run or :func:`save` wrote, or one of :func:`models`.
         into: A model of the same architecture to fill, for what has neither app nor known parts.
+        check: Refuse weights that are NaN or infinite.
     """
     folder = find(run)
     config = read_config(folder)
@@ -148,6 +149,8 @@ def load(run: str | Path, into: nn.Module | None = None) -> Any:
             f"{folder}: {CONFIG} and {weights.name} do not belong together (the model's settings "
             "differ). Restore the file that was changed."
         )
+    if check:
+        _require_finite(tensors, weights)
     if into is not None:
         from .parts import DERIVED
 
@@ -160,11 +163,23 @@ def load(run: str | Path, into: nn.Module | None = None) -> Any:
     # In the precision that was saved, whatever torch's default is now; half is for storage.
     import torch
 
+    from .bounds import build_within
+
     double = any(t.dtype == torch.float64 for t in tensors.values())
     dtype = torch.float64 if double else torch.float32
-    model = fill(app.make(settings).to(dtype), tensors, str(weights)).eval()
+    model = build_within(lambda: app.make(settings), tensors, str(folder / CONFIG))
+    model = fill(model.to(dtype), tensors, str(weights)).eval()
     # What follows from rounded weights is derived from them anew.
     return model.to(dtype) if any(t.dtype == torch.float16 for t in tensors.values()) else model
+
+
+def _require_finite(tensors: Mapping[str, torch.Tensor], path: Path) -> None:
+    for name, t in tensors.items():
+        if (t.is_floating_point() or t.is_complex()) and t.itemsize > 1 and not t.isfinite().all():
+            raise ValueError(
+                f"{path}: expected finite weights, but {name} has NaN or infinite values. Resume "
+                "an earlier checkpoint, or take them as they are: load(run, check=False)."
+            )
 
 
 # -- runs --------------------------------------------------------------------------------------

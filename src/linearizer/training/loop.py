@@ -32,6 +32,7 @@ from .checkpoint import (
     atomic,
     fill,
     finite,
+    name_full_disk,
     read_metrics,
     read_tensors,
     tensors_of,
@@ -550,8 +551,9 @@ class _Loop:
     def _write(self, row: Mapping[str, Any], scalars: Mapping[str, float]) -> None:
         if self.run is None:
             return
-        self.lines.write(json.dumps(finite(row), allow_nan=False) + "\n")
-        self.lines.flush()
+        with name_full_disk(self.run / METRICS):
+            self.lines.write(json.dumps(finite(row), allow_nan=False) + "\n")
+            self.lines.flush()
         if self.events is not None:
             for name, value in scalars.items():
                 self.events.add_scalar(name, value, self.step)
@@ -718,7 +720,8 @@ class _Loop:
 
     def _close(self) -> None:
         if self.run is not None and self.group.first:
-            self.lines.close()
+            with name_full_disk(self.run / METRICS):
+                self.lines.close()
             if self.events is not None:
                 self.events.close()
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from ...data.dynamics import Trajectories
 from ...data.kinds import Data
+from ...runs.pictures import save_figure
 from ..base import Run, Say, Yardstick
 from .model import Dynamics
 
@@ -173,4 +174,4 @@ def _plot(
         axes.axvline(1, color="0.6", linestyle=":", linewidth=1)
         axes.grid(alpha=0.3)
         axes.legend(fontsize=8)
-    figure.savefig(path)
+    save_figure(figure, path)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from ...data.dynamics import System, Trajectories, system_of
 from ...data.trajectories import DynamicsSettings, parse_parameters
+from ...runs.pictures import save_figure
 from ...runs.store import load_data, open_run
 from ...training.checkpoint import atomic
 from ...training.settings import resolve
@@ -220,7 +221,7 @@ def _plot_frames(
     for i, axes in zip(shown, panels[0], strict=True):
         axes.set_title(f"t = {t[i]:.3g}", fontsize=8)
     figure.suptitle(title, fontsize=10)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 def _plot_numbers(
@@ -251,4 +252,4 @@ def _plot_numbers(
         phase.set(xlabel=columns[0], ylabel=columns[1])
         phase.grid(alpha=0.3)
         phase.legend(fontsize=8)
-    figure.savefig(path)
+    save_figure(figure, path)

@@ -18,7 +18,7 @@ from ...linearizer import Linearizer
 from ...metrics.images import digit_features, frechet, psnr
 from ...metrics.perceptual import LPIPS
 from ...runs.evaluate import lpips_or_why
-from ...runs.pictures import image_grid
+from ...runs.pictures import image_grid, save_figure
 from ..base import Run, Say
 from ..images import (
     Map,
@@ -245,4 +245,4 @@ def _draw_coordinates(z: Tensor, path: Path) -> None:
     right.hist(drawn.numpy(), 60, density=True, histtype="step", label="N(0, I)")
     right.set(xlabel="‖z‖", title="Distance from the origin")
     right.legend()
-    figure.savefig(path)
+    save_figure(figure, path)

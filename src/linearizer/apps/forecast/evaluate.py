@@ -11,7 +11,7 @@ from torch import Tensor
 
 from ...data.kinds import Data
 from ...data.tables import Moment, Timed, Windows
-from ...runs.pictures import series_plot
+from ...runs.pictures import save_figure, series_plot
 from ..base import Run, Say, Yardstick
 from .model import WINDOWS, Config, Forecast
 from .use import require_step
@@ -220,4 +220,4 @@ def _plot_errors(curves: Mapping[str, Tensor], title: str, path: Path) -> None:
     axes.set_ylim(bottom=0)
     axes.grid(alpha=0.3)
     axes.legend(fontsize=8)
-    figure.savefig(path)
+    save_figure(figure, path)
