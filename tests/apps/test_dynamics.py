@@ -336,7 +336,7 @@ def test_dates_are_told_in_the_users_unit(tmp_path):
 def test_rows_with_missing_values_are_left_out_only_if_asked(tmp_path):
     file = tmp_path / "gaps.csv"
     file.write_text("t,x\n0,1\n1,\n2,3\n2.5,-9999\n4,2\n5,1\n")
-    with pytest.raises(ValueError, match="line 3, column 'x', found none. Choose missing=\"drop\""):
+    with pytest.raises(ValueError, match="line 3, column 'x', found none .* Choose --fill drop"):
         read_trajectories(file)
     moves = read_trajectories(file, missing="drop", sentinel=[-9999.0])
     assert moves.t.tolist() == [[0, 2, 4, 5]] and moves.x.flatten().tolist() == [1, 3, 2, 1]
