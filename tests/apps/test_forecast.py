@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from laws import close
 from linearizer import cli, data
@@ -669,7 +670,44 @@ def test_a_wrong_table_is_one_sentence_on_the_command_line(tmp_path):
         assert done.returncode == 2 and "guess" in done.stderr
 
 
+def test_own_tables_are_measured_by_their_columns(trained, tmp_path):
+    path = written(tmp_path / "my.csv")
+    lines = [line.split(",") for line in path.read_text().splitlines()]
+    lines = [[d, c, a, "note" if not i else "x", b] for i, (d, a, b, c) in enumerate(lines)]
+    lines[40][2] = ""
+    other = tmp_path / "other.csv"
+    other.write_text("\n".join(map(",".join, lines)))
+    flags = ("--columns", "numeric", "--fill=interpolate", "--out", tmp_path / "e", "--json")
+    done = linearizer("evaluate", trained, "--data", other, *flags)
+    assert done.returncode == 0, done.stderr
+    ours = json.loads(done.stdout)["errors"]["ours"]["mse"]
+    done = linearizer("evaluate", trained, "--data", path, "--out", tmp_path / "e", "--json")
+    assert ours == pytest.approx(json.loads(done.stdout)["errors"]["ours"]["mse"], rel=0.05)
+    for words, said in ((("more",), "expected one run and flags, got 'more'"),
+                        (("--fil", "drop"), "there is no setting 'fil'")):  # fmt: skip
+        done = linearizer("evaluate", trained, *words)
+        assert done.returncode == 2 and said in done.stderr
+
+
+def test_a_plot_has_the_dates_of_its_table(trained, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path: seen.append(figure))
+    path = written(tmp_path / "my.csv", n=40)
+    done = linearizer("forecast", trained, "--csv", path, "-o", tmp_path / "f.csv", "--plot")
+    assert done.returncode == 0, done.stderr
+    axes = seen[0].axes[-1]
+    assert (
+        str(axes.lines[0].get_xdata()[-1]).startswith("2021-03-02T15:00")
+        and axes.get_xlabel() == ""
+    )
+    forecasting.series_plot(path, *(torch.zeros(3, 1),) * 4, None, ["a"], times=["x"] * 6)
+    assert seen[1].axes[0].get_xlabel() == "steps after the last row"
+
+
 def test_spectrum_certificate_and_back_casts_of_a_run(trained):
+    picture = trained.parent / "values.png"
+    done = linearizer("spectrum", trained, "-o", picture)
+    assert done.returncode == 0 and picture.read_bytes().startswith(b"\x89PNG"), done.stderr
     done = linearizer("spectrum", trained, "-k", 4)
     assert done.returncode == 0, done.stderr
     assert f"core {3 * HORIZON} × {3 * LOOK_BACK}" in done.stdout

@@ -560,6 +560,7 @@ class Timed:
         day: (rows,) the time of day of each row as a share of 24 hours, or None where it is not
             known; it then counts as 0.
         step: The usual time between two rows and its unit, where it is known.
+        times: Of all rows, as written, where they are known.
     """
 
     def __init__(
@@ -567,6 +568,7 @@ class Timed:
         windows: Windows,
         day: Tensor | None = None,
         step: tuple[float, str] | None = None,
+        times: Sequence[str] = (),
     ) -> None:
         if day is not None and day.shape != (len(windows.rows),):
             raise ValueError(
@@ -576,6 +578,7 @@ class Timed:
         self.windows = windows
         self.day = day
         self.step = step
+        self.times = times
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -655,7 +658,7 @@ def load_series(
         notes.append(f"{path.name}: constant over the training rows: {still}")
     day, step = day_of(table.times), step_of(table.times)
     train, val, test = (
-        Timed(part, None if day is None else day[place], step)
+        Timed(part, None if day is None else day[place], step, table.times[place])
         for part, place in zip(parts, places, strict=True)
     )
     return (train, val, test), tuple(notes)
