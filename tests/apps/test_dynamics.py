@@ -336,7 +336,7 @@ def test_dates_are_told_in_the_users_unit(tmp_path):
 def test_rows_with_missing_values_are_left_out_only_if_asked(tmp_path):
     file = tmp_path / "gaps.csv"
     file.write_text("t,x\n0,1\n1,\n2,3\n2.5,-9999\n4,2\n5,1\n")
-    with pytest.raises(ValueError, match="line 3, column 'x', found none. Choose missing=\"drop\""):
+    with pytest.raises(ValueError, match="line 3, column 'x', found none .* Choose --fill drop"):
         read_trajectories(file)
     moves = read_trajectories(file, missing="drop", sentinel=[-9999.0])
     assert moves.t.tolist() == [[0, 2, 4, 5]] and moves.x.flatten().tolist() == [1, 3, 2, 1]
@@ -388,10 +388,37 @@ def test_times_are_read(text, times):
     assert simulating.parse_times(text) == pytest.approx(times)
 
 
-@pytest.mark.parametrize("text", ["", "0:1", "a:b:c", "0:1:0", "0:1:-1", "0:1:1e-9", "1,nan"])
+@pytest.mark.parametrize("text", ["", "0:1", "a:b:c", "0:1:0", "0:1:-1", "0:1:1e-9", "1,nan",
+                                  "0:1e300:1e-300", "-1e308:1e308:1e-3"])  # fmt: skip
 def test_times_that_cannot_be_read(text):
     with pytest.raises(ValueError, match="^times: "):
         simulating.parse_times(text)
+
+
+def test_own_trajectories_are_measured_by_their_names(tmp_path):
+    def write(name, head, order):
+        file = tmp_path / name
+        lines = [f"{i},{t / 5},{','.join(f'{v:.6f}' for v in order(math.cos(t / 5 + i), i, t))}"
+                 for i in range(10) for t in range(20)]  # fmt: skip
+        file.write_text(f"trajectory,time,{head}\n" + "\n".join(lines))
+        return TRAJECTORIES.load(DynamicsSettings(name=str(file)), None, None)
+
+    model = made("no padding", names=("x", "v"))
+    run = Run(tmp_path, {}, APP, model)
+    results = [
+        evaluation.evaluate(run, write(name, head, order), tmp_path, None, lambda text: None)
+        for name, head, order in (
+            ("a.csv", "x,v", lambda x, i, t: (x, x * x)),
+            ("b.csv", "w,v,x", lambda x, i, t: (i + t, x * x, x)),
+        )
+    ]
+    assert results[0]["error"]["ours"] == results[1]["error"]["ours"]
+    other = write("c.csv", "x", lambda x, i, t: (x,))
+    with pytest.raises(ValueError, match="c.csv: expected states of x, v and shape .* got x"):
+        evaluation.evaluate(run, other, tmp_path, None, lambda text: None)
+    with pytest.raises(ValueError, match="start: expected 2 finite numbers"):
+        small = run._replace(model=model.float())
+        simulating.simulate(small, "1e300, 0", "0:1:0.5", out=tmp_path / "s.csv")
 
 
 # -- the commands ----------------------------------------------------------------------------

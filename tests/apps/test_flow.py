@@ -4,12 +4,14 @@ import json
 
 import pytest
 import torch
+from typer.testing import CliRunner
 
 import linearizer as lz
 from linearizer import data
 from linearizer.apps.flow import model as flow
 from linearizer.apps.flow import use as sampling
 from linearizer.apps.flow.app import APP
+from linearizer.apps.flow.cli import commands
 from linearizer.bijections import mlp
 from linearizer.families import GaussianVelocity, TimeLowRank
 from linearizer.runs.evaluate import evaluate_run
@@ -392,7 +394,16 @@ def test_encode_interpolate_and_combine_write_pictures(run, pictures):
     assert done["psnr"][a] > 8
     assert done["notes"] == [f"{photo}: converted, to grey and its centre square from 20 to 8 "
                              "pixels a side"]  # fmt: skip
-    sampling.interpolate(run, a, b, 5, out=pictures / "path.png")
+    for words in ([str(run), a, b], [a, b, "--run", str(run)]):  # the second is how it was
+        done = CliRunner().invoke(
+            commands, ["interpolate", *words, "-o", str(pictures / "path.png")]
+        )
+        assert done.exit_code == 0, done.output
+    assert "expected two images, got 1" in str(
+        CliRunner().invoke(commands, ["interpolate", str(run), a]).exception
+    )
+    with pytest.raises(ValueError, match="finite temperature up to 1e6"):
+        sampling.sample(run, 1, temperature=1e300)
     done = sampling.combine(run, f"{a} + 0.5*class:3 - class:8", out=pictures / "sum.png")
     assert done["terms"] == ["+1 a.png", "+0.5 class:3", "-1 class:8"]
     values = sampling.walk(run, 3, out=pictures / "walk.png")["singular_values"]

@@ -10,6 +10,7 @@ from typing import NamedTuple
 
 import pytest
 import torch
+from matplotlib.figure import Figure
 
 from laws import close
 from linearizer import cli, data
@@ -24,6 +25,7 @@ from linearizer.operators import BlockDiagonal
 from linearizer.runs.export import export
 from linearizer.runs.store import load_data, open_run
 from linearizer.training.draws import Draw
+from linearizer.training.settings import resolve
 
 LOOK_BACK, HORIZON, NAMES = 12, 6, ("a", "b", "c")
 HOUR = datetime.timedelta(hours=1)
@@ -360,7 +362,7 @@ def put(row, column, value):
         (put(9, 0, "2021-03-01 08:30"), {}, r"line 11, column 'date': .* comes too early after"),
         (put(0, 0, "2021-13-01 08:30"), {}, r"line 2, column 'date': .* found '2021-13-01 08:30'"),
         (put(4, 2, "inf"), {}, r"expected a number in line 6, column 'b', found 'inf'"),
-        (put(4, 2, ""), {}, r"some are missing: 1 in 'b'. Choose missing=.* in line 6, column 'b'"),
+        (put(4, 2, ""), {}, r"some are missing: 1 in 'b'. Choose --fill .* in line 6, column 'b'"),
         (no_wind, {}, r"column 'b' is 4.5 in all of the training rows, 1 to 420"),
         (None, {"horizon": 300},
          r"my.csv: windows: 600 rows split 420/60/120 are too few for look_back=12"),
@@ -392,6 +394,26 @@ def test_a_table_is_taken_as_told(tmp_path):
     assert loaded.train.windows.rows.abs().max() < 10
     said = " ".join(loaded.notes)
     assert "-9999 was read as missing: 1 in 'b'" in said and "filled by interpolation" in said
+
+
+def test_a_table_is_cleaned_in_one_go(tmp_path):
+    path = written(tmp_path / "my.csv")
+    lines = [line.split(",") for line in path.read_text().splitlines()]
+    lines = [[*line, f"text {i}" if i else "note"] for i, line in enumerate(lines)]
+    lines[20][1] = lines[30][2] = ""
+    path.write_text("\n".join(map(",".join, lines)))
+    asked = {"name": str(path), "look_back": LOOK_BACK, "horizon": HORIZON}
+    with pytest.raises(ValueError, match=r"\(600 in all\).* --columns numeric .* leaves out text"):
+        SERIES.load(resolve(SeriesSettings, "here", asked), None, None)
+    asked["columns"] = "numeric"
+    with pytest.raises(ValueError, match="Choose --fill interpolate, previous or drop"):
+        SERIES.load(resolve(SeriesSettings, "here", asked), None, None)
+    for name in ("fill", "missing"):  # the newer name of a setting, and its first
+        settings = resolve(SeriesSettings, "here", {"missing": "error"}, asked, {name: "drop"})
+        assert settings.missing == "drop" and "missing" in settings.model_dump()
+        loaded = SERIES.load(settings, None, None)
+        assert loaded.train.windows.columns == ("a", "b", "c")
+        assert "not all cells are numbers: 'note'" in " ".join(loaded.notes)
 
 
 def test_settings_of_a_table_are_checked(tmp_path):
@@ -644,11 +666,49 @@ def test_a_wrong_table_is_one_sentence_on_the_command_line(tmp_path):
     done = linearizer("train", "forecast", "--csv", path, "--out", tmp_path / "run")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "expected a number in line 6, column 'b', found 'wet'" in done.stderr
-    done = linearizer("train", "forecast", "--csv", path, "--missing", "guess")
-    assert done.returncode == 2 and "guess" in done.stderr
+    for flag in ("--missing", "--fill"):
+        done = linearizer("train", "forecast", "--csv", path, flag, "guess")
+        assert done.returncode == 2 and "guess" in done.stderr
+
+
+def test_own_tables_are_measured_by_their_columns(trained, tmp_path):
+    path = written(tmp_path / "my.csv")
+    lines = [line.split(",") for line in path.read_text().splitlines()]
+    lines = [[d, c, a, "note" if not i else "x", b] for i, (d, a, b, c) in enumerate(lines)]
+    lines[40][2] = ""
+    other = tmp_path / "other.csv"
+    other.write_text("\n".join(map(",".join, lines)))
+    flags = ("--columns", "numeric", "--fill=interpolate", "--out", tmp_path / "e", "--json")
+    done = linearizer("evaluate", trained, "--data", other, *flags)
+    assert done.returncode == 0, done.stderr
+    ours = json.loads(done.stdout)["errors"]["ours"]["mse"]
+    done = linearizer("evaluate", trained, "--data", path, "--out", tmp_path / "e", "--json")
+    assert ours == pytest.approx(json.loads(done.stdout)["errors"]["ours"]["mse"], rel=0.05)
+    for words, said in ((("more",), "expected one run and flags, got 'more'"),
+                        (("--fil", "drop"), "there is no setting 'fil'")):  # fmt: skip
+        done = linearizer("evaluate", trained, *words)
+        assert done.returncode == 2 and said in done.stderr
+
+
+def test_a_plot_has_the_dates_of_its_table(trained, tmp_path, monkeypatch):
+    seen = []
+    monkeypatch.setattr(Figure, "savefig", lambda figure, path: seen.append(figure))
+    path = written(tmp_path / "my.csv", n=40)
+    done = linearizer("forecast", trained, "--csv", path, "-o", tmp_path / "f.csv", "--plot")
+    assert done.returncode == 0, done.stderr
+    axes = seen[0].axes[-1]
+    assert (
+        str(axes.lines[0].get_xdata()[-1]).startswith("2021-03-02T15:00")
+        and axes.get_xlabel() == ""
+    )
+    forecasting.series_plot(path, *(torch.zeros(3, 1),) * 4, None, ["a"], times=["x"] * 6)
+    assert seen[1].axes[0].get_xlabel() == "steps after the last row"
 
 
 def test_spectrum_certificate_and_back_casts_of_a_run(trained):
+    picture = trained.parent / "values.png"
+    done = linearizer("spectrum", trained, "-o", picture)
+    assert done.returncode == 0 and picture.read_bytes().startswith(b"\x89PNG"), done.stderr
     done = linearizer("spectrum", trained, "-k", 4)
     assert done.returncode == 0, done.stderr
     assert f"core {3 * HORIZON} × {3 * LOOK_BACK}" in done.stdout

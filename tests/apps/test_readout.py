@@ -1,6 +1,7 @@
 """Readouts: attributes and distill, their losses, algebra and commands."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -257,6 +258,19 @@ def test_erasure_takes_linear_probes_to_chance_and_is_idempotent():
     assert ((before[:, 0] > 0) == has).double().mean() > 0.95
     assert after[:, 0].std() < 1e-6  # a constant: nothing is left to tell it by
     assert ((after[:, 1] > 0) == (y[:, 1] > 0.5)).double().mean() > 0.9
+
+
+def test_labels_are_found_by_name_or_refused():
+    images = torch.zeros(4, 1, 8, 8, dtype=torch.uint8)
+    model = SimpleNamespace(
+        output_names=("a", "b", "c"), output_kind="classes", read=torch.nn.Linear(1, 1)
+    )
+    part = data.Images(images, torch.tensor([0, 1, 1, 0]), ("c", "a"))
+    ((_, marks),) = use.label_batches(model, part)
+    assert marks.argmax(1).tolist() == [2, 0, 0, 2] and marks.shape == (4, 3)
+    for other in (data.Images(images), data.Images(images, torch.zeros(4).long(), ("d",))):
+        with pytest.raises(ValueError, match="labels: expected those of a, b, c, as in training"):
+            list(use.label_batches(model, other))
 
 
 def test_gaps_that_depend_on_each_other_are_erased_once():

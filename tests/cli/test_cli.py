@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -111,6 +112,15 @@ def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path):
     assert done.returncode == 0, done.stderr
     ours, theirs = ((f / "weights.safetensors").read_bytes() for f in (out, run))
     assert ours == theirs
+
+
+def test_a_run_from_before_a_setting_of_the_data_goes_on(run, tmp_path):
+    old = shutil.copytree(run, tmp_path / "old")
+    config = json.loads((old / "config.json").read_text())
+    assert config["data"].pop("skip_broken") is False
+    (old / "config.json").write_text(json.dumps(config))
+    done = linearizer("resume", old)
+    assert done.returncode == 0, done.stderr
 
 
 def test_a_run_is_not_overwritten(run):

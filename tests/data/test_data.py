@@ -428,6 +428,28 @@ def test_broken_pictures_are_named_and_leave_no_cache(tmp_path):
     assert len(data.load(str(folder), size=8).train) == 3
 
 
+def test_all_broken_pictures_are_named_or_left_out(tmp_path):
+    folder = tmp_path / "some"
+    for i in range(9):
+        write_image(folder / f"{i}.png", (8, 8))
+    whole = data.load(str(folder), size=8)
+    for i in range(9, 21):
+        (folder / f"{i}.png").write_bytes(b"no image")
+    for options in ({}, {"channels": 3}, {"whole": True}):
+        with pytest.raises(ValueError, match="12 of 21 are broken: ") as caught:
+            data.load(str(folder), **options)
+        said = str(caught.value)
+        assert said.count(".png") == 11 and "(12 in all)" in said and "--skip-broken" in said
+    for _ in range(2):  # once from the cache
+        d = data.load(str(folder), size=8, skip_broken=True)
+        assert torch.equal(d.train.images, whole.train.images)
+        assert d.notes[-1].startswith("some: 12 broken images were left out: 10.png, 11.png")
+    photos = data.load(str(folder), whole=True, skip_broken=True)
+    assert len(photos.train) == 7 and "12 broken images were left out" in photos.notes[-1]
+    with pytest.raises(ValueError, match="2 of 3 are broken"):
+        data.read_images([folder / f"{i}.png" for i in (8, 9, 10)], (3, 8, 8))
+
+
 @pytest.mark.parametrize("limit", [3000, 1500])  # Pillow warns above the limit, refuses above twice
 def test_decompression_bombs_are_refused(tmp_path, monkeypatch, limit):
     for i in range(3):
@@ -645,7 +667,10 @@ def test_bad_csv_files_get_a_sentence(tmp_path):
 
 def test_missing_cells_follow_the_policy(tmp_path):
     path = table(tmp_path, "date,a,b\n1,1,10\n2,,NaN\n3,na,30\n4,7,N/A\n")
-    said = "some are missing: 2 in 'a', 2 in 'b'. Choose missing=\"interpolate\""
+    said = (
+        r"some are missing: 2 in 'a', 2 in 'b'. Choose --fill interpolate, previous or drop "
+        r"\(in Python missing=\). They are in line 3, column 'a'; line 3, column 'b'; line 4"
+    )
     with pytest.raises(ValueError, match=said):
         data.read_csv(path)
     t = data.read_csv(path, missing="interpolate")
@@ -666,6 +691,58 @@ def test_missing_cells_follow_the_policy(tmp_path):
     path = table(tmp_path, "a,b\n,1\n2,\n")
     with pytest.raises(ValueError, match="every row has a missing value"):
         data.read_csv(path, missing="drop")
+
+
+def test_all_broken_cells_are_named_at_once(tmp_path):
+    path = table(tmp_path, "t,a,b,c\n" + "".join(f"{i},x{i},1,1e308\n" for i in range(8)))
+    with pytest.raises(ValueError) as caught:
+        data.read_csv(path)
+    said = str(caught.value)
+    assert "in line 2, column 'a', found 'x0'; line 2, column 'c', found '1e308', beyond" in said
+    assert said.count("; line") == 9 and "… (16 in all)" in said
+    assert "--columns numeric" in said and len(said) < 900
+    path = table(tmp_path, "a,b\n1,x\n,2\n3,\n")
+    with pytest.raises(ValueError, match=r"line 2, column 'b', found 'x' \(2 more are missing\)"):
+        data.read_csv(path)
+
+
+def test_columns_of_text_are_left_out(tmp_path):
+    path = table(tmp_path, "date,a,where,empty,b\n1,1,here,,5\n2,,there,,6\n3,2,-9,,1e-3\n")
+    t = data.read_csv(path, columns="numeric", missing="drop")
+    assert t.columns == ("a", "b") and t.values.tolist() == [[1, 5], [2, 1e-3]]
+    assert "left out, as not all cells are numbers: 'where', 'empty'" in t.notes[0]
+    with pytest.raises(ValueError, match="expected columns of numbers, found only text"):
+        data.read_csv(table(tmp_path, "a,b\nx,y\n"), columns="numeric")
+    rows = "".join(f"{i},{i * i % 7},w\n" for i in range(60))
+    loaded = data.load(
+        str(table(tmp_path, "a,b,c\n" + rows)), look_back=4, horizon=2, columns="numeric"
+    )
+    assert loaded.train.columns == ("a", "b") and any("'c'" in note for note in loaded.notes)
+
+
+def test_a_table_that_is_too_large_is_not_read(tmp_path, monkeypatch):
+    path = tmp_path / "sparse.csv"
+    with path.open("wb") as file:
+        file.truncate(2 << 30)
+    with pytest.raises(ValueError, match="sparse.csv: expected at most 512 MB of text, got more"):
+        data.read_csv(path)
+    packed = table(tmp_path, "a\n" + "1\n" * (1 << 20), "t.csv.gz")
+    monkeypatch.setattr("linearizer.data.tables.LARGEST_FILE", 1 << 20)
+    with pytest.raises(ValueError, match="t.csv.gz: expected at most 1 MB"):
+        data.read_csv(packed)
+
+
+def test_messages_about_many_columns_are_short(tmp_path):
+    names = [f"c{i}" for i in range(5000)]
+    path = table(tmp_path, ",".join(names) + "\n" + ",".join(["1"] * 5000) + "\n")
+    for options in ({"time": "zzz"}, {"columns": ["zzz"]}):
+        with pytest.raises(ValueError, match=r"c9 … \(5,000 in all\)") as caught:
+            data.read_csv(path, **options)
+        assert len(str(caught.value)) < 400
+    path = table(tmp_path, ",".join(names) + "\n" + "," * 4999 + "\n")
+    with pytest.raises(ValueError, match=r"1 in 'c9' … \(5,000 in all\)") as caught:
+        data.read_csv(path)
+    assert len(str(caught.value)) < 1000
 
 
 def test_sentinels_are_reported_and_changed_only_when_named(tmp_path):

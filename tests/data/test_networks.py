@@ -740,9 +740,14 @@ def test_wrong_samples_in_files_are_told(tmp_path, monkeypatch):
     file.write_bytes(file.read_bytes()[:10])
     with told("cannot be read"):
         load_arrays(file)
+    table = tmp_path / "text.csv"
+    table.write_text("a,b,c\n1,x,2\n3,y,\n5,6,6\n7,z,8\n9,,1\n")
+    (train, _, _), notes = load_arrays(table, "drop", "numeric")
+    assert train.names == ("a", "c") and len(train) == 2
+    assert "'b'" in notes[1] and "1 rows with missing values were dropped" in notes[2]
     table = tmp_path / "c.csv"
     for text, words in (
-        ("a,b\n1,2\n3,\n5,6\n", "but line 3 holds NaN"),
+        ("a,b\n1,2\n3,\n5,6\n", "line 3, column 'b', found none (1 in 'b'). Choose --fill drop"),
         ("date,b\n2020-01-01,2\n", "in line 2, column 'date', found '2020-01-01'. Mend it, or"),
         ("a\n1\n2\n", "expected 3 or more samples"),
         ("a\n", "expected a header and rows"),

@@ -177,7 +177,9 @@ def test_photos_of_one_name_in_two_folders_of_a_zip_are_two(tmp_path):
 def test_what_holds_no_photos_is_told(folder, tmp_path, monkeypatch):
     with pytest.raises(ValueError, match="digits holds no photos of their full sizes"):
         data.load("digits", whole=True)
-    with pytest.raises(ValueError, match="mine takes the options size, but got the options chan"):
+    with pytest.raises(
+        ValueError, match="mine takes the options size, skip_broken, but got the options chan"
+    ):
         data.load(str(folder), whole=True, channels=1)
     with pytest.raises(FileNotFoundError, match="there is no folder or file .*none.zip"):
         data.load(str(tmp_path / "none.zip"))

@@ -64,7 +64,12 @@ def spectrum(
     k: Annotated[int, typer.Option("-k", min=1, help="singular vectors to draw")] = 8,
     out: Annotated[
         Path | None,
-        typer.Option("--out", "-o", help="folder for the pictures", show_default="RUN/spectrum"),
+        typer.Option(
+            "--out",
+            "-o",
+            help="folder for the pictures, or a PNG for the values alone",
+            show_default="RUN/spectrum",
+        ),
     ] = None,
     as_json: JsonFlag = False,
 ) -> None:

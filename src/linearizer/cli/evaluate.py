@@ -15,8 +15,9 @@ from .base import app
 __all__ = ["evaluate"]
 
 
-@app.command()
+@app.command(context_settings={"allow_extra_args": True, "ignore_unknown_options": True})
 def evaluate(
+    ctx: typer.Context,
     run: RunArgument,
     data: Annotated[
         str | None, typer.Option(help="other data of the same kind", show_default="the run's own")
@@ -41,6 +42,8 @@ def evaluate(
 ) -> None:
     """Measure a trained model on its test data, or on yours, with a report.
 
+    Settings of the data are flags as well, such as --fill interpolate for a table with gaps.
+
     What compares with the paper or with other methods is `python -m paper`, in the repository.
 
     Example: linearizer evaluate mnist-flow
@@ -49,7 +52,7 @@ def evaluate(
     from ..runs.evaluate import evaluate_run
 
     changes = {} if data is None else {"name": data}
-    for setting in settings or ():
+    for setting in [*(settings or ()), *_join_flags(ctx.args)]:
         name, equals, value = setting.partition("=")
         if not equals:
             raise ValueError(f"evaluate: expected --set NAME=VALUE, got {setting!r}.")
@@ -62,6 +65,20 @@ def evaluate(
     for line in _lines({k: v for k, v in result.items() if k not in ("files", "data")}):
         typer.echo(line)
     list_files(result["files"])
+
+
+def _join_flags(words: list[str]) -> list[str]:
+    """Return flags as NAME=VALUE; one without a value is a switch."""
+    found: list[str] = []
+    for word in words:
+        if word.startswith("--") and len(word) > 2:
+            name, equals, value = word[2:].partition("=")
+            found.append(f"{name.replace('-', '_')}={value if equals else ''}")
+        elif found and found[-1].endswith("="):
+            found[-1] += word
+        else:
+            raise ValueError(f"evaluate: expected one run and flags, got {word!r} as well.")
+    return [f"{one}true" if one.endswith("=") else one for one in found]
 
 
 def _lines(result: dict[str, Any], before: str = "") -> list[str]:

@@ -14,6 +14,7 @@ from typer.core import TyperGroup
 
 from ..apps.command import JsonFlag, RootOption, RunArgument, answer, note, print_json
 from ..apps.registry import describe_apps, origin_of
+from ..training.settings import names_of
 from .base import app
 
 if TYPE_CHECKING:
@@ -81,7 +82,9 @@ def _flags(
             continue
         default = (defaults or {}).get(name, field.default)
         shown = "none" if default is None else str(default)
-        option = typer.Option(help=f"{field.description} [default: {shown}]", show_default=False)
+        flags = [f"--{other.replace('_', '-')}" for other in names_of(kind, name)]
+        about = f"{field.description} [default: {shown}]"
+        option = typer.Option(*(flags if flags[1:] else ()), help=about, show_default=False)
         found[name] = _parameter(name, Annotated[Optional[field.annotation], option])  # noqa: UP045
     return found
 

@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 from . import celeba, dsprites, mnist, photos, tables
 from .files import Progress, root_folder
 from .images import load_folder
-from .kinds import Data, DataSettings, Kind
+from .kinds import Data, ImageSettings, Kind
 
 __all__ = ["DATA_SETS", "IMAGES", "NAMES", "DataSet", "Status", "fetch", "load", "status"]
 
@@ -82,12 +82,16 @@ DATA_SETS: dict[str, DataSet] = {
 }
 #: Files of one's own.
 FILES = {
-    "folder": DataSet("a folder of images", load_folder, ("size", "channels"), slow=True),
-    "photos": DataSet("a .zip or folder of photos", photos.load_photos, slow=True),
+    "folder": DataSet(
+        "a folder of images", load_folder, ("size", "channels", "skip_broken"), slow=True
+    ),
+    "photos": DataSet(
+        "a .zip or folder of photos", photos.load_photos, ("size", "skip_broken"), slow=True
+    ),
     "csv": DataSet(
         "a table",
         tables.load_csv,
-        ("look_back", "horizon", "time", "missing", "sentinel"),
+        ("look_back", "horizon", "time", "missing", "sentinel", "columns"),
     ),
 }
 #: name → one line of description
@@ -120,8 +124,9 @@ def load(
             and other photos cropped.
         progress: Called as progress(what, done, total) while images are decoded.
         whole: Take a folder as :class:`Photos` of their full sizes, as bsds500 and a .zip are.
-        options: ``look_back`` and ``horizon`` (weather, CSV); ``time``, ``missing`` and
-            ``sentinel`` (CSV, see :func:`read_csv`); ``channels`` (folders).
+        options: ``look_back`` and ``horizon`` (weather, CSV); ``time``, ``missing``, ``sentinel``
+            and ``columns="numeric"`` (CSV, see :func:`read_csv`); ``channels`` (folders);
+            ``skip_broken`` (folders and photos).
 
     Example:
         >>> data = load("digits")
@@ -206,8 +211,12 @@ def status(root: str | Path | None = None) -> list[Status]:
     ]
 
 
-def _load_images(settings: DataSettings, root: Path | None, progress: Progress | None) -> Data:
-    return load(settings.name, root, settings.size, progress=progress)
+def load_images(
+    settings: ImageSettings, root: Path | None, progress: Progress | None, whole: bool = False
+) -> Data:
+    """Load the images that settings name."""
+    skip = {"skip_broken": True} if settings.skip_broken else {}
+    return load(settings.name, root, settings.size, progress, whole, **skip)
 
 
-IMAGES = Kind(DataSettings, _load_images)
+IMAGES = Kind(ImageSettings, load_images)

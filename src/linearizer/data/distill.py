@@ -5,20 +5,28 @@ from __future__ import annotations
 import zipfile
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, final
+from typing import Any, Literal, final
 
 import numpy as np
 import torch
 from pydantic import Field
 from torch import Tensor
 
-from .catalogue import load
+from .catalogue import load_images
 from .dsprites import Sprites
-from .files import Progress
+from .files import Progress, option
 from .images import Batch, check_index, shuffle_rows
-from .kinds import GIVEN, Data, DataSettings, Kind, Part
+from .kinds import COLUMNS, FILL, GIVEN, Data, ImageSettings, Kind, Part
 from .networks import Network, load_network, runs_code
-from .tables import counts_rows, parse_column, read_text, split_rows
+from .tables import (
+    NUMERIC,
+    count_cells,
+    counts_rows,
+    find_cells,
+    parse_columns,
+    read_text,
+    split_rows,
+)
 from .teachers import ENCODERS
 
 __all__ = [
@@ -138,12 +146,18 @@ class Arrays:
         return Batch(self.x.index_select(0, index), None)
 
 
-def load_arrays(path: Path) -> tuple[tuple[Arrays, Arrays, Arrays], tuple[str, ...]]:
+def load_arrays(
+    path: Path,
+    missing: str = "error",
+    columns: Literal["all", "numeric"] = "all",
+) -> tuple[tuple[Arrays, Arrays, Arrays], tuple[str, ...]]:
     """Read samples from a file, split 80/10/10 by a fixed seed, and the notes about them.
 
     Arguments:
         path: A .npy of samples along the first axis, a .npz of one such array or one named x, or a
             .csv (or .csv.gz) with a header and a number in every cell, a row for each sample.
+        missing: What becomes of rows of a CSV with empty cells: "error" or "drop".
+        columns: "numeric" leaves out columns of a CSV with text.
     """
     path = Path(path).expanduser()
     if not path.name.lower().endswith(SUFFIXES):
@@ -153,7 +167,7 @@ def load_arrays(path: Path) -> tuple[tuple[Arrays, Arrays, Arrays], tuple[str, .
         raise FileNotFoundError(f"{path}: expected samples, but {what}. Check the path.")
     names: tuple[str, ...] = ()
     if path.name.lower().endswith((".csv", ".csv.gz")):
-        found, names, notes, lines = _read_csv(path)
+        found, names, notes, lines = _read_csv(path, missing, columns == "numeric")
     else:
         found, notes = _read_numpy(path)
         lines = None
@@ -236,7 +250,9 @@ def _read_numpy(path: Path) -> tuple[np.ndarray, list[str]]:
     return found, notes
 
 
-def _read_csv(path: Path) -> tuple[np.ndarray, tuple[str, ...], list[str], list[int]]:
+def _read_csv(
+    path: Path, missing: str, numeric: bool
+) -> tuple[np.ndarray, tuple[str, ...], list[str], list[int]]:
     """Read numbers (n, columns), names of the columns, notes, and the line of each row."""
     header, rows, lines = split_rows(path, read_text(path))
     cells = list(zip(*rows, strict=True))
@@ -244,9 +260,23 @@ def _read_csv(path: Path) -> tuple[np.ndarray, tuple[str, ...], list[str], list[
     if not header[0] and len(header) > 1 and counts_rows(cells[0]):
         places.remove(0)
         notes.append(f"{path.name}: the first column has no name and counts the rows: left out")
-    hint = "Mend it, or take the column out of the file."
-    found = np.stack([parse_column(path, header[i], cells[i], lines, hint) for i in places], axis=1)
-    return found, tuple(header[i] for i in places), notes, lines
+    hint = f"Mend it, or take the column out: {NUMERIC} leaves out text."
+    found, names, left = parse_columns(
+        path, [header[i] for i in places], [cells[i] for i in places], lines, hint, numeric
+    )
+    notes += left
+    gaps = np.isnan(found)
+    if gaps.any() and missing == "error":
+        raise ValueError(
+            f"{path}: expected a number in {find_cells(gaps, names, lines)}, found none "
+            f"({count_cells(gaps, names)}). Choose {option('--fill drop', 'missing=')} to leave "
+            "such rows out."
+        )
+    if gaps.any():
+        kept = ~gaps.any(1)
+        notes.append(f"{path.name}: {(~kept).sum():,} rows with missing values were dropped")
+        found, lines = found[kept], [line for line, keep in zip(lines, kept, strict=True) if keep]
+    return found, names, notes, lines
 
 
 # -- the kind of data --------------------------------------------------------------------------
@@ -255,7 +285,7 @@ def _read_csv(path: Path) -> tuple[np.ndarray, tuple[str, ...], list[str], list[
 HELD_OUT = 5000
 
 
-class DistillSettings(DataSettings):
+class DistillSettings(ImageSettings):
     """Samples, and the network that is learned from."""
 
     name: str = Field(
@@ -269,6 +299,12 @@ class DistillSettings(DataSettings):
         description="the network: one of " + ", ".join(ENCODERS) + " (encoders of VAEs), or an "
         ".onnx or .pt2 file, or FILE.py:NAME or MODULE:NAME of a torch module",
     )
+    missing: Literal["error", "drop"] = Field(
+        "error",
+        validation_alias=FILL,
+        description="what becomes of rows of a CSV with empty cells",
+    )
+    columns: Literal["all", "numeric"] = COLUMNS
 
 
 def load_samples(
@@ -278,9 +314,10 @@ def load_samples(
     if settings.name.lower().endswith(SUFFIXES):
         if settings.size is not None:
             raise ValueError("size is for images; samples in a file have the size they have.")
-        parts, notes = load_arrays(Path(settings.name).expanduser())
+        path = Path(settings.name).expanduser()
+        parts, notes = load_arrays(path, settings.missing, settings.columns)
         return Path(settings.name).name, parts, notes
-    loaded = load(settings.name, root, settings.size, progress=progress)
+    loaded = load_images(settings, root, progress)
     sprites, notes = loaded.train, loaded.notes
     if not isinstance(sprites, Sprites):
         return loaded.name, (sprites, loaded.val, loaded.test), notes

@@ -8,7 +8,7 @@ import hashlib
 import os
 import tempfile
 import zlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -55,19 +55,53 @@ class DamagedError(ValueError):
         self.what = what
 
 
-def read(path: Path, name: str | None = None, packed: bool | None = None) -> bytes:
-    """Return all bytes of a file, unpacked if it ends in .gz or is said to be ``packed``."""
-    if not (path.suffix == ".gz" if packed is None else packed):
-        return path.read_bytes()
+def option(flag: str, python: str) -> str:
+    """Write what to add to a command, and what it is called in Python."""
+    return f"{flag} (in Python {python})"
+
+
+def shorten(words: Iterable[object], between: str = ", ") -> str:
+    """Write the first ten of these, and how many there are in all if there are more.
+
+    Example:
+        >>> shorten(range(4)), shorten(range(2000))
+        ('0, 1, 2, 3', '0, 1, 2, 3, 4, 5, 6, 7, 8, 9 … (2,000 in all)')
+    """
+    every = list(words)
+    more = f" … ({len(every):,} in all)" if len(every) > 10 else ""
+    return between.join(map(str, every[:10])) + more
+
+
+def read(
+    path: Path, name: str | None = None, packed: bool | None = None, limit: int | None = None
+) -> bytes:
+    """Return all bytes of a file, unpacked if it ends in .gz or is said to be ``packed``.
+
+    More than ``limit`` are refused before they are read.
+    """
+    packed = path.suffix == ".gz" if packed is None else packed
+    most = -1 if limit is None else limit + 1
+    if limit is not None and not packed and path.stat().st_size > limit:
+        raise _too_large(path, limit)
     try:
-        with gzip.open(path) as file:
-            return file.read()
+        with gzip.open(path) if packed else path.open("rb") as file:
+            found = file.read(most)
     except EOFError:
         size = path.stat().st_size
         what = f"expected a whole gzip, but it ends early at {size:,} bytes"
         raise DamagedError(path, what, name) from None
     except (gzip.BadGzipFile, zlib.error) as error:
         raise DamagedError(path, f"expected an intact gzip, but found {error}", name) from error
+    if limit is not None and len(found) > limit:
+        raise _too_large(path, limit)
+    return found
+
+
+def _too_large(path: Path, limit: int) -> ValueError:
+    return ValueError(
+        f"{path}: expected at most {limit >> 20:,} MB of text, got more. Cut it into parts, or "
+        "keep fewer rows and columns."
+    )
 
 
 # -- downloads ---------------------------------------------------------------------------------

@@ -2,6 +2,7 @@ r"""Images held as bytes, decoded once from a folder or an archive."""
 
 from __future__ import annotations
 
+import contextlib
 import io
 import os
 import zipfile
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from .files import DamagedError, Progress, digest, load_or_make
+from .files import DamagedError, Progress, digest, load_or_make, option, shorten
 
 if TYPE_CHECKING:
     from PIL.Image import Image
@@ -23,6 +24,7 @@ __all__ = ["Batch", "Images", "read_images"]
 
 SUFFIXES = {".png", ".jpg", ".jpeg", ".bmp", ".webp", ".gif"}
 CHUNK = 256
+SKIP = f"leave broken ones out with {option('--skip-broken', 'skip_broken=True')}"
 
 
 class Batch(NamedTuple):
@@ -175,12 +177,12 @@ def decode(
     def make() -> tuple[tuple[int, ...], Iterator[np.ndarray]]:
         c = channels
         if c is None:
-            with threads() as pool:
+            with threads() as pool, name_broken(pictures):
                 c = 1 if all(pool.map(_is_grey, pictures)) else 3
         return (count, c, size, size), chunks(c)
 
     def chunks(c: int) -> Iterator[np.ndarray]:
-        with threads() as pool:
+        with threads() as pool, name_broken(pictures):
             for start in range(0, count, CHUNK):
                 some = pictures[start : start + CHUNK]
                 yield np.stack(list(pool.map(lambda p: _square(p, size, c), some)))
@@ -194,6 +196,54 @@ def decode(
 def threads() -> ThreadPoolExecutor:
     """Make a pool of a few threads that decode."""
     return ThreadPoolExecutor(min(8, os.cpu_count() or 1))
+
+
+def find_broken(pictures: Sequence[Picture]) -> dict[int, str]:
+    """Return the numbers of the pictures that cannot be decoded, and why."""
+
+    def check(picture: Picture) -> str:
+        try:
+            read_upright(picture, 3)
+        except ValueError as error:
+            return str(error)
+        return ""
+
+    with threads() as pool:
+        return {i: why for i, why in enumerate(pool.map(check, pictures)) if why}
+
+
+@contextlib.contextmanager
+def name_broken(pictures: Sequence[Picture]) -> Iterator[None]:
+    """Add to an error about one picture which others cannot be decoded either."""
+    try:
+        yield
+    except ValueError as error:
+        broken = sorted(pictures[i].label for i in find_broken(pictures))
+        if len(broken) < 2:
+            raise
+        raise ValueError(
+            f"{error} In all {len(broken):,} of {len(pictures):,} are broken: {shorten(broken)}."
+        ) from error
+
+
+def leave_out(
+    name: str, pictures: Sequence[Picture], key: Sequence[object]
+) -> tuple[list[int], tuple[str, ...]]:
+    """Return the numbers of the pictures that can be decoded, and a note about the others.
+
+    ``key`` is what they are, for the cache.
+    """
+
+    def make() -> tuple[tuple[int, ...], Iterator[np.ndarray]]:
+        marks = np.zeros(len(pictures), dtype=np.uint8)
+        marks[list(find_broken(pictures))] = 1
+        return marks.shape, iter([marks])
+
+    marks = load_or_make(f"broken-{digest(*key)}", make) if pictures else np.empty(0)
+    kept, broken = (np.flatnonzero(marks == wanted).tolist() for wanted in (0, 1))
+    labels = shorten(pictures[i].label for i in broken)
+    note = f"{name}: {len(broken):,} broken images were left out: {labels}"
+    return kept, ((note,) if broken else ())
 
 
 def open_picture(picture: Picture) -> Image:
@@ -221,7 +271,8 @@ def _unreadable(picture: Picture, error: Exception) -> ValueError:
 
     why = "not an image Pillow knows" if isinstance(error, UnidentifiedImageError) else error
     return ValueError(
-        f"{picture.label}: expected a readable image, but it is broken ({why}). Mend or remove it."
+        f"{picture.label}: expected a readable image, but it is broken ({why}). Mend or remove it; "
+        f"in a folder or zip, {SKIP}."
     )
 
 
@@ -299,9 +350,15 @@ def load_folder(
     size: int | None = None,
     channels: int | None = None,
     progress: Progress | None = None,
+    skip_broken: bool = False,
 ) -> tuple[tuple[Images, Images, Images], tuple[str, ...]]:
     """Load the images of a folder, split 80/10/10 by a fixed seed, and notes about them."""
     paths = folder_pictures(folder)
+    skipped: tuple[str, ...] = ()
+    if skip_broken:
+        every = [Picture(str(p.relative_to(folder)), p.read_bytes) for p in paths]
+        kept, skipped = leave_out(folder.name, every, [stamp(p) for p in paths])
+        paths = [paths[i] for i in kept]
     count = len(paths)
     order, sizes = shuffle_rows(count, folder)
     inner = [p.relative_to(folder).parts for p in paths]
@@ -315,7 +372,7 @@ def load_folder(
         f"{folder.name}: {count:,} images, split {'/'.join(f'{s:,}' for s in sizes)} by a fixed "
         f"seed, centre squares resized to {size}×{size}",
     )
-    return split(images, labels, names, sizes), notes
+    return split(images, labels, names, sizes), (*notes, *skipped)
 
 
 # -- archives ----------------------------------------------------------------------------------
@@ -370,21 +427,24 @@ def read_images(
     if channels not in (1, 3) or size != width:
         raise ValueError(f"images: expected a model of square grey or colour images, got {shape}.")
     pixels, notes = [], []
-    for item in images:
-        picture = item if isinstance(item, Picture) else _picture_of(Path(item))
-        image = open_picture(picture)
-        side, grey = image.size, _is_grey(picture)
-        inner = pad if pad is not None and side == (pad, pad) else size
-        found = torch.from_numpy(_square(picture, inner, channels).copy())
-        pixels.append(pad_to(found, size, picture.label))
-        changes = [] if grey == (channels == 1) else ["to grey" if channels == 1 else "to colour"]
-        if inner != size:
-            changes.append(f"a zero border to {size}×{size}")
-        elif side != (size, size):
-            crop = "" if side[0] == side[1] else "its centre square "
-            changes.append(f"{crop}from {min(side)} to {size} pixels a side")
-        if changes:
-            notes.append(f"{picture.label}: converted, {' and '.join(changes)}")
+    pictures = [p if isinstance(p, Picture) else _picture_of(Path(p)) for p in images]
+    with name_broken(pictures):
+        for picture in pictures:
+            image = open_picture(picture)
+            side, grey = image.size, _is_grey(picture)
+            inner = pad if pad is not None and side == (pad, pad) else size
+            found = torch.from_numpy(_square(picture, inner, channels).copy())
+            pixels.append(pad_to(found, size, picture.label))
+            changes = (
+                [] if grey == (channels == 1) else ["to grey" if channels == 1 else "to colour"]
+            )
+            if inner != size:
+                changes.append(f"a zero border to {size}×{size}")
+            elif side != (size, size):
+                crop = "" if side[0] == side[1] else "its centre square "
+                changes.append(f"{crop}from {min(side)} to {size} pixels a side")
+            if changes:
+                notes.append(f"{picture.label}: converted, {' and '.join(changes)}")
     return torch.stack(pixels).to(torch.float32).div_(255), notes
 
 

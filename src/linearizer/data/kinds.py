@@ -6,13 +6,22 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple, Protocol
 
-from pydantic import Field
+from pydantic import AliasChoices, Field
 from torch import Tensor
 
 from ..training.settings import Settings
 from .files import Progress
 
-__all__ = ["GIVEN", "Data", "DataSettings", "Kind", "Part"]
+__all__ = [
+    "COLUMNS",
+    "FILL",
+    "GIVEN",
+    "Data",
+    "DataSettings",
+    "ImageSettings",
+    "Kind",
+    "Part",
+]
 
 #: How names of data and networks begin that were given in Python.
 GIVEN = "given, sha256 "
@@ -46,6 +55,19 @@ class DataSettings(Settings):
         "photos, or a CSV file",
     )
     size: int | None = Field(None, ge=1, description="side of the images, if not their own")
+
+
+class ImageSettings(DataSettings):
+    """Images, by name or from files."""
+
+    skip_broken: bool = Field(
+        False, description="leave out images of a folder or zip that cannot be read"
+    )
+
+
+#: What tables have in common: a setting of columns, and the names of that of empty cells.
+COLUMNS: Any = Field("all", description="numeric leaves out columns with text, and says which")
+FILL = AliasChoices("missing", "fill")
 
 
 class Kind(NamedTuple):

@@ -16,9 +16,12 @@ from .images import (
     Picture,
     check_index,
     folder_pictures,
+    leave_out,
+    name_broken,
     open_picture,
     pixels_of_photo,
     shuffle_rows,
+    stamp,
     threads,
     zip_pictures,
 )
@@ -128,7 +131,8 @@ class Photos:
         """Return the pixels of photo i, (3, H, W) uint8."""
         if i in self._pixels:
             return self._pixels[i]
-        pixels = pixels_of_photo(self._pictures[i])
+        with name_broken(self._pictures):
+            pixels = pixels_of_photo(self._pictures[i])
         if self._kept + pixels.numel() <= KEPT:
             self._pixels[i] = pixels
             self._kept += pixels.numel()
@@ -163,7 +167,7 @@ def _open_parts(
     train, val, test = (Photos(part, size) for part in parts)
     pictures = [picture for part in parts for picture in part.values()]
     small = 0
-    with threads() as pool:
+    with threads() as pool, name_broken(pictures):
         sides = pool.map(lambda p: min(open_picture(p).size), pictures)
         for done, side in enumerate(sides, 1):
             small += side < size
@@ -178,16 +182,25 @@ def _open_parts(
 
 
 def load_photos(
-    source: Path, size: int | None = None, progress: Progress | None = None
+    source: Path,
+    size: int | None = None,
+    progress: Progress | None = None,
+    skip_broken: bool = False,
 ) -> tuple[Parts, tuple[str, ...]]:
     """Load photos of a folder or a zip, split 80/10/10 by a fixed seed, with notes."""
     pictures = list(_find_pictures(source).items())
+    skipped: tuple[str, ...] = ()
+    if skip_broken:
+        files = [source / name for name, _ in pictures] if source.is_dir() else [source]
+        every = [picture._replace(label=name) for name, picture in pictures]
+        kept, skipped = leave_out(source.name, every, [stamp(path) for path in files])
+        pictures = [pictures[i] for i in kept]
     order, sizes = shuffle_rows(len(pictures), source)
     rows = iter(order)
     parts = [dict(pictures[next(rows)] for _ in range(n)) for n in sizes]
     loaded, notes = _open_parts(source.name, parts, 64 if size is None else size, progress)
     split = f"{len(order):,} photos, split {'/'.join(f'{n:,}' for n in sizes)} by a fixed seed"
-    return loaded, (f"{source.name}: {split}", *notes)
+    return loaded, (f"{source.name}: {split}", *notes, *skipped)
 
 
 def load_photo(path: Path, size: int = 64) -> Photos:

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from . import tables
 from .files import Progress, root_folder
-from .kinds import Data, DataSettings, Kind
+from .kinds import COLUMNS, FILL, Data, DataSettings, Kind
 
 __all__ = ["SERIES", "SeriesSettings", "parse_numbers"]
 
@@ -24,8 +24,9 @@ class SeriesSettings(DataSettings):
     time: str | None = Field(None, description="column of times; found by itself if it is clear")
     target: str = Field("all", description="columns to forecast, with commas between, or all")
     missing: Literal["error", "interpolate", "previous", "drop"] = Field(
-        "error", description="what becomes of empty cells"
+        "error", validation_alias=FILL, description="what becomes of empty cells"
     )
+    columns: Literal["all", "numeric"] = COLUMNS
     sentinel: str = Field(
         "", description="numbers that mean missing, with commas between, such as -9999"
     )
@@ -59,7 +60,7 @@ def parse_numbers(sentinel: str) -> tuple[float, ...]:
 def _load_series(settings: SeriesSettings, root: Path | None, progress: Progress | None) -> Data:
     """Load windows with the time of day; the weather benchmark as published."""
     if settings.name == "weather":
-        asked = settings.model_dump(include={"time", "target", "missing", "sentinel"})
+        asked = settings.model_dump(include={"time", "target", "missing", "sentinel", "columns"})
         plain = SeriesSettings().model_dump(include=set(asked))
         if wrong := [key for key in asked if asked[key] != plain[key]]:
             raise ValueError(
@@ -84,6 +85,7 @@ def _load_series(settings: SeriesSettings, root: Path | None, progress: Progress
         settings.missing,
         settings.sentinels(),
         equal=settings.spacing == "equal",
+        columns=settings.columns,
     )
     return Data(path.name, *parts, notes)
 

@@ -12,10 +12,10 @@ from pydantic import Field
 from torch import Tensor
 
 from ..training.settings import did_you_mean
-from .catalogue import load
+from .catalogue import load_images
 from .files import Progress, root_folder
 from .images import check_index
-from .kinds import Data, DataSettings, Kind
+from .kinds import Data, ImageSettings, Kind
 from .photos import Photos, load_photo
 from .teachers import load_styles
 
@@ -162,7 +162,7 @@ def shrink(photo: Tensor, longest: int = LONGEST) -> Tensor:
 VALIDATED = 8
 
 
-class StyleSettings(DataSettings):
+class StyleSettings(ImageSettings):
     """Photos, and the networks that stylise them."""
 
     size: int | None = Field(None, ge=16, description="side of the crops; 128 if not given")
@@ -204,7 +204,7 @@ def _load(settings: StyleSettings, root: Path | None, progress: Progress | None)
         name = Path(settings.image).name
         notes.append(f"{name}: what is measured is the fit to this photo, not to others")
         return Data(name, whole, whole, photo, tuple(notes))
-    loaded = load(settings.name, root, size, progress=progress, whole=True)
+    loaded = load_images(settings.model_copy(update={"size": size}), root, progress, whole=True)
     train = Stylised(loaded.train, styles, size, judge=judge)
     val = Stylised(loaded.val.first(VALIDATED), styles, size, crops=1, judge=judge)
     return Data(loaded.name, train, val, loaded.test, (*loaded.notes, *notes))

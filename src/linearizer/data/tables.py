@@ -6,17 +6,18 @@ import csv
 import difflib
 import io
 import math
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, final
+from typing import Literal, NamedTuple, final
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from .dates import DATE, clock, find_unreadable, scale
-from .files import DamagedError, Progress, download, missing, read
+from .files import DamagedError, Progress, download, missing, option, read, shorten
 from .images import Batch, check_index
 
 __all__ = ["Moment", "Table", "Timed", "Windows", "load_series", "read_csv", "windows"]
@@ -25,6 +26,11 @@ MISSING = {"", "nan", "na", "n/a", "null", "none"}
 POLICIES = ("error", "interpolate", "previous", "drop")
 TIMES = {"date", "time", "datetime", "date time", "date_time", "timestamp", "ds"}
 SENTINELS = (-99999.0, -9999.0, -999.0, 999.0, 9999.0, 99999.0)
+#: Bytes that a table may have, unpacked: its cells take ten times as much memory.
+LARGEST_FILE = 1 << 29
+#: Size of the numbers in it: beyond, float32 overflows on the way.
+LARGEST = 1e30
+NUMERIC = option("--columns numeric", 'columns="numeric"')
 
 WEATHER_URL = (
     "https://huggingface.co/datasets/thuml/Time-Series-Library/resolve/main/weather/weather.csv"
@@ -58,7 +64,7 @@ def read_csv(
     missing: str = "error",
     sentinel: float | Sequence[float] = (),
     equal: bool = False,
-    columns: Sequence[str] | None = None,
+    columns: Sequence[str] | Literal["numeric"] | None = None,
     text: str | None = None,
 ) -> Table:
     r"""Read a .csv or .csv.gz file with a header (comma, semicolon or tab between cells).
@@ -70,7 +76,8 @@ def read_csv(
             nearest value at the ends), "previous" (the last value seen) or "drop" (the whole row).
         sentinel: Numbers that stand for a missing value, such as -9999.
         equal: Whether times that repeat, go back or leave a gap are an error; else they are noted.
-        columns: Take these alone, in this order; the others may hold anything.
+        columns: Take these alone, in this order; the others may hold anything. "numeric" takes
+            those in which every cell is a number or missing, and notes which were left out.
         text: The table itself, where it is in no file; errors call it by ``path``.
 
     A first column without a name that counts the rows is left out.
@@ -81,19 +88,21 @@ def read_csv(
     header, rows, lines = split_rows(path, read_text(path) if text is None else text)
     when = find_time_column(path, header, rows[0], time)
     cells = list(zip(*rows, strict=True))
+    numeric = columns == "numeric"
     notes = []
     places = [i for i in range(len(header)) if i != when]
     if not header[0] and when != 0 and counts_rows(cells[0]):
         places.remove(0)
         notes.append(f"{path.name}: the first column has no name and counts the rows: left out")
-    places = _places(path, header, places, columns)
-    if not places:
-        raise ValueError(f"{path}: expected columns of numbers, found only {header[when or 0]!r}.")
-    hint = "Mend it, name the column of times with time, or take other columns."
-    values = np.stack(
-        [parse_column(path, header[i], cells[i], lines, hint) for i in places], axis=1
+    places = _places(path, header, places, None if numeric else columns)
+    hint = (
+        "Mend it, name the column of times with --time, or take other columns: "
+        f"{NUMERIC} leaves out text."
     )
-    names = tuple(header[i] for i in places)
+    values, names, left = parse_columns(
+        path, [header[i] for i in places], [cells[i] for i in places], lines, hint, numeric
+    )
+    notes += left
     times = () if when is None else tuple(cells[when])
     if equal and when is not None:
         notes += _equal_steps(path, header[when], times, lines)
@@ -116,28 +125,31 @@ def _places(
     path: Path, header: Sequence[str], places: list[int], columns: Sequence[str] | None
 ) -> list[int]:
     """Return where the asked columns stand, of those in ``places``."""
-    names = [header[i] for i in places]
-    wanted = names if columns is None else list(columns)
+    where = {header[i]: i for i in places}
+    counts = Counter(header[i] for i in places)
+    wanted = list(where) if columns is None else list(columns)
     for name in wanted:
-        if name not in names:
+        if name not in where:
             raise ValueError(
-                f"{path}: there is no column {name!r} of numbers. {_suggest(name, names)}"
+                f"{path}: there is no column {name!r} of numbers. {_suggest(name, list(where))}"
             )
-        if names.count(name) > 1:
-            raise ValueError(f"{path}: {names.count(name)} columns are named {name!r}. Rename one.")
-    return [places[names.index(name)] for name in wanted]
+        if counts[name] > 1:
+            raise ValueError(f"{path}: {counts[name]} columns are named {name!r}. Rename one.")
+    if not wanted:
+        raise ValueError(f"{path}: expected columns of numbers, found only {header[0]!r}.")
+    return [where[name] for name in wanted]
 
 
 def _suggest(name: str, names: Sequence[str]) -> str:
     """Say which of the names was meant, or what they are."""
-    near = difflib.get_close_matches(name, names, 1)
-    return f"Did you mean {near[0]!r}?" if near else f"It has {', '.join(names)}."
+    near = difflib.get_close_matches(name, names[:1000], 1)
+    return f"Did you mean {near[0]!r}?" if near else f"It has {shorten(names)}."
 
 
 def read_text(path: Path) -> str:
     """Return the text of a file, unpacked if it ends in .gz."""
     try:
-        return read(path).decode("utf-8-sig", errors="replace")
+        return read(path, limit=LARGEST_FILE).decode("utf-8-sig", errors="replace")
     except FileNotFoundError:
         raise FileNotFoundError(
             f"{path}: there is no such file. Check the path (here is {Path.cwd()})."
@@ -187,29 +199,67 @@ def find_time_column(path: Path, header: list[str], row: list[str], time: str | 
     return 0 if DATE.match(row[0]) else None
 
 
-def parse_column(
-    path: Path, name: str, cells: Sequence[str], lines: Sequence[int], hint: str
-) -> np.ndarray:
-    """Return the cells as numbers, NaN where one is missing."""
+def parse_columns(
+    path: Path,
+    names: Sequence[str],
+    columns: Sequence[Sequence[str]],
+    lines: Sequence[int],
+    hint: str,
+    numeric: bool = False,
+) -> tuple[np.ndarray, tuple[str, ...], list[str]]:
+    """Return the cells as numbers (n, columns), NaN where one is missing, names and notes.
+
+    Cells that are no numbers are named in one error; ``numeric`` leaves their columns out instead,
+    and those without any number.
+    """
+    kept, found, left, wrong = [], [], [], []
+    for name, cells in zip(names, columns, strict=True):
+        values, bad = _parse_cells(cells)
+        if numeric and (bad or np.isnan(values).all()):
+            left.append(repr(name))
+            continue
+        kept.append(name)
+        found.append(values)
+        wrong += [(lines[i], name, cells[i]) for i in bad]
+    if wrong:
+        wrong.sort(key=lambda one: one[0])
+        each = (
+            f"line {line}, column {name!r}, found {cell[:40]!r}{_how_large(cell)}"
+            for line, name, cell in wrong
+        )
+        gaps = sum(int(np.isnan(v).sum()) for v in found) - len(wrong)
+        more = f" ({gaps:,} more are missing)" if gaps else ""
+        raise ValueError(f"{path}: expected a number in {shorten(each, '; ')}{more}. {hint}")
+    if not found:
+        raise ValueError(f"{path}: expected columns of numbers, found only text.")
+    notes = (
+        [f"{path.name}: left out, as not all cells are numbers: {shorten(left)}"] if left else []
+    )
+    return np.stack(found, axis=1), tuple(kept), notes
+
+
+def _how_large(cell: str) -> str:
+    try:
+        return f", beyond {LARGEST:g}" if math.isfinite(float(cell)) else ""
+    except ValueError:
+        return ""
+
+
+def _parse_cells(cells: Sequence[str]) -> tuple[np.ndarray, list[int]]:
+    """Return the cells as numbers, NaN where there is none, and which of them are no numbers."""
+    wrong = []
     try:
         values = np.array(list(map(float, cells)))
     except ValueError:
-        values = np.empty(len(cells))
+        values = np.full(len(cells), math.nan)
         for i, cell in enumerate(cells):
             try:
                 values[i] = math.nan if cell.strip().lower() in MISSING else float(cell)
             except ValueError:
-                raise _not_a_number(path, name, cell, lines[i], hint) from None
-    if np.isinf(values).any():
-        i = int(np.isinf(values).argmax())
-        raise _not_a_number(path, name, cells[i], lines[i], hint)
-    return values
-
-
-def _not_a_number(path: Path, name: str, cell: str, line: int, hint: str) -> ValueError:
-    return ValueError(
-        f"{path}: expected a number in line {line}, column {name!r}, found {cell[:40]!r}. {hint}"
-    )
+                wrong.append(i)
+    large = np.abs(values) > LARGEST
+    values[large] = math.nan
+    return values, [*wrong, *np.flatnonzero(large).tolist()]
 
 
 def mark_missing(
@@ -227,7 +277,14 @@ def mark_missing(
 def count_cells(found: np.ndarray, names: Sequence[str]) -> str:
     """Say how many cells were found in each column."""
     counts = [(int(c), n) for c, n in zip(found.sum(0), names, strict=True) if c]
-    return ", ".join(f"{c:,} in {n!r}" for c, n in counts) or "none found"
+    return shorten(f"{c:,} in {n!r}" for c, n in counts) or "none found"
+
+
+def find_cells(found: np.ndarray, names: Sequence[str], lines: Sequence[int]) -> str:
+    """Say in which line and column the first cells are that were found."""
+    places = np.argwhere(found)
+    each = "; ".join(f"line {lines[i]}, column {names[j]!r}" for i, j in places[:10])
+    return f"{each} …" if len(places) > 10 else each
 
 
 def _suspects(file: str, values: np.ndarray, names: Sequence[str]) -> list[str]:
@@ -243,7 +300,7 @@ def _suspects(file: str, values: np.ndarray, names: Sequence[str]) -> list[str]:
         if found.any():
             notes.append(
                 f"{file}: {number:g} is far from all other values and may mean missing: "
-                f"{count_cells(found, names)}; kept, as no sentinel names it"
+                f"{count_cells(found, names)}; kept, unless --sentinel {number:g} names it"
             )
     return notes
 
@@ -258,11 +315,10 @@ def _fill(
         return values, kept, []
     counts = count_cells(gaps, names)
     if policy == "error":
-        i, j = np.argwhere(gaps)[0]
         raise ValueError(
             f"{path}: expected a number in every cell, but some are missing: {counts}. Choose "
-            'missing="interpolate", "previous" or "drop". '
-            f"The first one is in line {lines[i]}, column {names[j]!r}."
+            f"{option('--fill interpolate, previous or drop', 'missing=')}. They are in "
+            f"{find_cells(gaps, names, lines)}."
         )
     if empty := [n for n, gap in zip(names, gaps.T, strict=True) if gap.all()]:
         raise ValueError(f"{path}: column {empty[0]!r} has no number at all. Remove it.")
@@ -279,7 +335,7 @@ def _fill(
         first = names[int(gaps[0].argmax())]
         raise ValueError(
             f"{path}: the first value of column {first!r} is missing (line {lines[0]}) and has no "
-            'previous one. Choose missing="interpolate" or "drop".'
+            f"previous one. Choose {option('--fill interpolate or drop', 'missing=')}."
         )
     row = np.arange(len(values))
     filled = values.copy()
@@ -347,7 +403,7 @@ def _equal_steps(path: Path, name: str, times: Sequence[str], lines: Sequence[in
     raise ValueError(
         f"{path}: line {lines[i + 1]}, column {name!r}: {times[i + 1].strip()!r} {what} "
         f"{times[i].strip()!r}, but rows must follow each other in equal steps. {do}, or take "
-        'the rows as they come with spacing="any".'
+        f"the rows as they come with {option('--spacing any', 'equal=False')}."
     )
 
 
@@ -444,7 +500,8 @@ def windows(
     if min(train - look_back, n - train - test, test) < horizon:
         raise ValueError(
             f"windows: {n:,} rows split {train:,}/{n - train - test:,}/{test:,} are too few for "
-            f"look_back={look_back} and horizon={horizon}. Shorten them or bring more rows."
+            f"look_back={look_back} and horizon={horizon}. Bring more rows, or shorten --look-back "
+            "and --horizon."
         )
     std, mean = torch.std_mean(table.values[:train], 0, correction=0)
     low, high = table.values[:train].aminmax(dim=0)
@@ -470,10 +527,11 @@ def load_csv(
     time: str | None = None,
     missing: str = "error",
     sentinel: float | Sequence[float] = (),
+    columns: Literal["all", "numeric"] = "all",
 ) -> tuple[tuple[Windows, Windows, Windows], tuple[str, ...]]:
     """Load windows of a CSV file without their times of day, and the notes about it."""
     parts, notes = load_series(
-        path, look_back, horizon, time, "all", missing, sentinel, equal=False, constant=True
+        path, look_back, horizon, time, "all", missing, sentinel, False, True, columns
     )
     return _without_times(parts), notes
 
@@ -502,6 +560,7 @@ class Timed:
         day: (rows,) the time of day of each row as a share of 24 hours, or None where it is not
             known; it then counts as 0.
         step: The usual time between two rows and its unit, where it is known.
+        times: Of all rows, as written, where they are known.
     """
 
     def __init__(
@@ -509,6 +568,7 @@ class Timed:
         windows: Windows,
         day: Tensor | None = None,
         step: tuple[float, str] | None = None,
+        times: Sequence[str] = (),
     ) -> None:
         if day is not None and day.shape != (len(windows.rows),):
             raise ValueError(
@@ -518,6 +578,7 @@ class Timed:
         self.windows = windows
         self.day = day
         self.step = step
+        self.times = times
 
     def __len__(self) -> int:
         return len(self.windows)
@@ -559,6 +620,7 @@ def load_series(
     sentinel: float | Sequence[float] = (),
     equal: bool = True,
     constant: bool = False,
+    columns: Literal["all", "numeric"] = "all",
 ) -> tuple[tuple[Timed, Timed, Timed], tuple[str, ...]]:
     r"""Load windows of a CSV file with their times of day, split 70/10/20, and notes about it.
 
@@ -566,10 +628,12 @@ def load_series(
         target: "all" columns, or the names of those to take, with commas between.
         equal: Whether times must follow each other in equal steps.
         constant: Whether a column may stand still over the training rows, which is then noted.
+        columns: "numeric" leaves out those with text, where ``target`` is "all".
 
     The other arguments are those of :func:`read_csv` and :func:`windows`.
     """
-    table = read_csv(path, time, missing, sentinel, equal, parse_targets(target))
+    chosen = parse_targets(target) or ("numeric" if columns == "numeric" else None)
+    table = read_csv(path, time, missing, sentinel, equal, chosen)
     try:
         parts = windows(table, look_back, horizon)
     except ValueError as error:
@@ -586,14 +650,15 @@ def load_series(
         i, last = flat[0], places[0].stop
         raise ValueError(
             f"{path}: column {table.columns[i]!r} is {float(table.values[0, i]):g} in all of the "
-            f"training rows, 1 to {last:,}, so there is nothing to learn. Leave it out of target."
+            f"training rows, 1 to {last:,}, so there is nothing to learn. Name the others with "
+            f"{option('--target', 'target=')}."
         )
     if flat:
-        still = ", ".join(table.columns[i] for i in flat)
+        still = shorten(table.columns[i] for i in flat)
         notes.append(f"{path.name}: constant over the training rows: {still}")
     day, step = day_of(table.times), step_of(table.times)
     train, val, test = (
-        Timed(part, None if day is None else day[place], step)
+        Timed(part, None if day is None else day[place], step, table.times[place])
         for part, place in zip(parts, places, strict=True)
     )
     return (train, val, test), tuple(notes)

@@ -17,18 +17,20 @@ from torch import Tensor
 from ..training.settings import did_you_mean
 from .dates import DATE, clock, find_unreadable
 from .dynamics import SYSTEMS, Trajectories, pairs, simulate
-from .files import Progress
-from .kinds import Data, DataSettings, Kind
+from .files import Progress, option, shorten
+from .kinds import COLUMNS, FILL, Data, DataSettings, Kind
 from .series import parse_numbers
-from .tables import TIMES as TIME_NAMES
 from .tables import (
+    NUMERIC,
     count_cells,
+    find_cells,
     find_time_column,
     mark_missing,
-    parse_column,
+    parse_columns,
     read_text,
     split_rows,
 )
+from .tables import TIMES as TIME_NAMES
 
 __all__ = [
     "TRAJECTORIES",
@@ -52,6 +54,7 @@ def read_trajectories(
     unit: str | None = None,
     missing: str = "error",
     sentinel: Sequence[float] = (),
+    columns: Literal["all", "numeric"] = "all",
 ) -> Trajectories:
     r"""Read the trajectories of a .csv (or .csv.gz) or an .npz file, in pieces of one length.
 
@@ -70,6 +73,7 @@ def read_trajectories(
             to print.
         missing: What becomes of rows with empty cells: "error" or "drop", as times may be uneven.
         sentinel: Numbers that stand for a missing value.
+        columns: "numeric" leaves out those with text, and notes which.
     """
     path = Path(path)
     if rows < 2:
@@ -81,7 +85,7 @@ def read_trajectories(
             raise ValueError(f"{path}: time, missing and sentinel are for CSV files.")
         found = _npz(path)
     else:
-        found = _csv(path, time, unit, missing, sentinel)
+        found = _csv(path, time, unit, missing, sentinel, columns == "numeric")
     shortest = min(range(len(found.t)), key=lambda i: len(found.t[i]))
     length = min(rows, len(found.t[shortest]))
     if length < 3:
@@ -117,7 +121,12 @@ class _Found(NamedTuple):
 
 
 def _csv(
-    path: Path, time: str | None, unit: str | None, missing: str, sentinel: Sequence[float]
+    path: Path,
+    time: str | None,
+    unit: str | None,
+    missing: str,
+    sentinel: Sequence[float],
+    numeric: bool,
 ) -> _Found:
     header, rows, lines = split_rows(path, read_text(path))
     lower = [name.lower() for name in header]
@@ -125,14 +134,13 @@ def _csv(
     which = lower.index(WHICH) if WHICH in lower else None
     columns = [i for i in range(len(header)) if i not in (when, which)]
     if not columns:
-        raise ValueError(f"{path}: expected columns of states beside {', '.join(header)}.")
+        raise ValueError(f"{path}: expected columns of states beside {shorten(header)}.")
     cells = list(zip(*rows, strict=True))
-    hint = "Mend it, or take the column out of the file."
-    states = np.stack(
-        [parse_column(path, header[i], cells[i], lines, hint) for i in columns], axis=1
+    hint = f"Mend it, or take the column out: {NUMERIC} leaves out text."
+    states, names, notes = parse_columns(
+        path, [header[i] for i in columns], [cells[i] for i in columns], lines, hint, numeric
     )
-    names = tuple(header[i] for i in columns)
-    notes = mark_missing(path.name, states, names, sentinel)
+    notes += mark_missing(path.name, states, names, sentinel)
     times, unit = _times(path, header[when], cells[when], lines, unit)
     kept = _keep_rows(path, states, names, lines, missing, notes)
     whose = [""] * len(rows) if which is None else list(cells[which])
@@ -161,8 +169,8 @@ def _find_times(path: Path, header: list[str], row: list[str], time: str | None)
     )
     if when is None:
         raise ValueError(
-            f"{path}: expected a column of times, named time or t, found {', '.join(header)}. Name "
-            "it with time."
+            f"{path}: expected a column of times, named time or t, found {shorten(header)}. "
+            f"Name it with {option('--time', 'time=')}."
         )
     return when
 
@@ -179,10 +187,10 @@ def _keep_rows(
     gaps = np.isnan(states)
     kept = np.flatnonzero(~gaps.any(1)).tolist()
     if gaps.any() and missing == "error":
-        i, j = np.argwhere(gaps)[0]
         raise ValueError(
-            f"{path}: expected a number in line {lines[i]}, column {names[j]!r}, found none. "
-            'Choose missing="drop" to leave such rows out: times may be uneven.'
+            f"{path}: expected a number in {find_cells(gaps, names, lines)}, found none "
+            f"({count_cells(gaps, names)}). Choose {option('--fill drop', 'missing=')} to leave "
+            "such rows out: times may be uneven."
         )
     if not kept:
         raise ValueError(f"{path}: every row has a missing value, so drop leaves none.")
@@ -224,8 +232,8 @@ def _times(
 ) -> tuple[np.ndarray, str]:
     """Return times as numbers, and their unit; dates count from the first one."""
     if not DATE.match(cells[0]):
-        hint = "Mend it, or name the column of times with time."
-        numbers = parse_column(path, name, cells, lines, hint)
+        hint = f"Mend it, or name the column of times with {option('--time', 'time=')}."
+        numbers = parse_columns(path, [name], [cells], lines, hint)[0][:, 0]
         if np.isnan(numbers).any():
             i = int(np.isnan(numbers).argmax())
             raise ValueError(
@@ -315,8 +323,11 @@ class DynamicsSettings(DataSettings):
         None, description="of time: dates are told in s, min, h or d; for numbers a name to print"
     )
     missing: Literal["error", "drop"] = Field(
-        "error", description="what becomes of rows of a CSV with empty cells"
+        "error",
+        validation_alias=FILL,
+        description="what becomes of rows of a CSV with empty cells",
     )
+    columns: Literal["all", "numeric"] = COLUMNS
     sentinel: str = Field(
         "", description="numbers that mean missing, with commas between, such as -9999"
     )
@@ -355,6 +366,7 @@ def _load_trajectories(
             settings.unit,
             settings.missing,
             parse_numbers(settings.sentinel),
+            settings.columns,
         )
         if len(moves) < 5:
             raise ValueError(

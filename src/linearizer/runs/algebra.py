@@ -3,6 +3,7 @@ r"""Laws, spectra and exports of the map in a folder: a run's, or a Linearizer t
 from __future__ import annotations
 
 import json
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -125,7 +126,18 @@ def _place(found: Map, name: str) -> Path:
 
 
 def write_spectrum(run: str | Path, k: int, out: Path | None = None) -> dict[str, Any]:
-    """Write the spectrum and pictures of a run's map, into RUN/spectrum unless told."""
+    """Write the spectrum and pictures of a run's map, into RUN/spectrum unless told.
+
+    Where ``out`` is a PNG, the spectrum alone is drawn into it.
+    """
+    if out is not None and out.suffix.lower() == ".png":
+        if out.is_dir():
+            raise ValueError(f"{out}: expected a file to write, but it is a folder.")
+        out.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=out.parent) as aside:
+            result = write_spectrum(run, k, Path(aside))
+            (Path(aside) / "spectrum.png").replace(out)
+        return {**result, "files": [str(out)]}
     found = open_map(run)
     folder = out or _place(found, "spectrum")
     if found.run is not None and found.run.app.spectrum is not None:

@@ -3,13 +3,16 @@ r"""Grids of images and plots of spectra, for a person to look at."""
 from __future__ import annotations
 
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from ..data.dates import clock, scale
 from ..linearizer import Linearizer
 from ..operators import UnsupportedError
 from ..spaces import Space
@@ -18,10 +21,10 @@ from ..training.checkpoint import atomic
 __all__ = ["amounts", "draw_spectrum", "image_grid", "save_figure", "series_plot", "values_of"]
 
 
-def save_figure(figure: Any, path: Path) -> None:
+def save_figure(figure: Any, path: Path, **how: Any) -> None:
     """Write a figure of matplotlib in the format of the name's ending, PNG where it has none."""
     with atomic(path) as part:
-        figure.savefig(part, format=path.suffix[1:].lower() or "png")
+        figure.savefig(part, format=path.suffix[1:].lower() or "png", **how)
 
 
 def image_grid(
@@ -32,14 +35,23 @@ def image_grid(
     title: str = "",
     cell: float = 0.8,
 ) -> None:
-    """Write rows of images, each (n, C, H, W) in [0, 1], as one labelled PNG."""
+    """Write rows of images, each (n, C, H, W) in [0, 1], as one labelled PNG.
+
+    Labels are broken into lines that fit, and the picture grows with them.
+    """
     from matplotlib.figure import Figure
 
     columns = max(len(row) for row in rows)
     H, W = rows[0].shape[2:]
+    row_labels = [textwrap.fill(label, 30) for label in row_labels]
+    column_labels = [textwrap.fill(label, max(5, int(cell / 0.075))) for label in column_labels]
+    title = textwrap.fill(title, max(30, int(columns * cell / 0.09)))
     # Inches kept free for the labels on the left and the title above.
-    left = 0.25 + 0.075 * max(map(len, row_labels), default=0)
-    above = 0.15 + (0.35 if title else 0) + (0.25 if column_labels else 0)
+    longest = max((len(line) for label in row_labels for line in label.split("\n")), default=0)
+    left = 0.25 + 0.075 * longest
+    lines = 1 + max((label.count("\n") for label in column_labels), default=0)
+    above = 0.15 + (0.3 + 0.18 * title.count("\n") if title else 0)
+    above += 0.05 + 0.14 * lines if column_labels else 0
     width, height = left + columns * cell + 0.1, above + len(rows) * cell * H / W + 0.1
     figure = Figure(figsize=(width, height), dpi=130)
     inside = (left / width, 0.1 / height, columns * cell / width, 1 - (above + 0.1) / height)
@@ -64,7 +76,7 @@ def image_grid(
         axes.text(j * tile + W * factor / 2, -gap, label, ha="center", va="bottom", fontsize=9)
     if title:
         figure.suptitle(title, x=0.5, y=1 - 0.12 / height, va="top", fontsize=11)
-    save_figure(figure, path)
+    save_figure(figure, path, bbox_inches="tight", pad_inches=0.08)
 
 
 def series_plot(
@@ -77,17 +89,21 @@ def series_plot(
     names: Sequence[str],
     shown: Sequence[int] | None = None,
     title: str = "",
+    times: Sequence[str] = (),
 ) -> None:
     """Write a panel for each channel: past, forecast and its interval, truth where it is known.
 
-    ``past`` is (look_back, channels), all others (horizon, channels).
+    ``past`` is (look_back, channels), all others (horizon, channels). Where ``times`` of all these
+    rows can be read, they are on the axis.
     """
+    from matplotlib.dates import AutoDateLocator, ConciseDateFormatter
     from matplotlib.figure import Figure
 
     shown = range(len(names)) if shown is None else shown
     figure = Figure(figsize=(9, 0.6 + 1.7 * len(shown)), dpi=110, layout="constrained")
     panels = figure.subplots(len(shown), 1, sharex=True, squeeze=False)[:, 0]
-    before, after = range(1 - len(past), 1), range(1, len(middle) + 1)
+    place = _place_times(times, len(past), len(middle))
+    before, after = place[: len(past)], place[len(past) :]
     for axes, i in zip(panels, shown, strict=True):
         line, low, high, old = (v[:, i].cpu().numpy() for v in (middle, lower, upper, past))
         axes.fill_between(after, low, high, color="C0", alpha=0.2, linewidth=0, label="interval")
@@ -98,10 +114,24 @@ def series_plot(
         axes.set_title(names[i], fontsize=9, loc="left")
         axes.grid(alpha=0.3)
     panels[0].legend(fontsize=8, ncols=4, loc="upper left")
-    panels[-1].set_xlabel("steps after the last row")
+    if place.dtype.kind == "M":
+        ticks = AutoDateLocator()
+        panels[-1].xaxis.set_major_locator(ticks)
+        panels[-1].xaxis.set_major_formatter(ConciseDateFormatter(ticks))
+    elif place[len(past) - 1] == 0:
+        panels[-1].set_xlabel("steps after the last row")
     if title:
         figure.suptitle(title, fontsize=11)
     save_figure(figure, path)
+
+
+def _place_times(times: Sequence[str], past: int, future: int) -> np.ndarray:
+    """Return where rows are on the axis: dates or numbers, or steps where these are not known."""
+    found = scale(times) if len(times) == past + future else None
+    if found is None:
+        return np.arange(1 - past, future + 1)
+    at = clock(times)
+    return found.at if at is None else (at * 1000).astype("datetime64[ms]")
 
 
 @torch.no_grad()

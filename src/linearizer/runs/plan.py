@@ -191,10 +191,13 @@ def require_same(run: Path, settings: Mapping[str, Any]) -> None:
     """A run may go on with other training settings, not as another model or on other data."""
     before = read_config(run)
     before["app"] = current_name(before["app"])
-    if before.get("app") == settings["app"] and isinstance(before.get("model"), dict):
-        with suppress(ValueError):  # settings that are newer than the run have their defaults
-            saved = resolve(find_app(settings["app"]).Config, str(run), before["model"])
-            before["model"] = saved.model_dump(mode="json")
+    app = find_app(settings["app"]) if before.get("app") == settings["app"] else None
+    for section in ("data", "model"):
+        if app is not None and isinstance(before.get(section), dict):
+            kind = app.Config if section == "model" else app.kind.Settings
+            with suppress(ValueError):  # settings that are newer than the run have their defaults
+                saved = resolve(kind, str(run), before[section])
+                before[section] = saved.model_dump(mode="json")
     for section in ("app", "data", "model"):
         if before.get(section) == settings[section]:
             continue

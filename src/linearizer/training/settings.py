@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import AliasChoices, BaseModel, ConfigDict, ValidationError
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -36,11 +36,19 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     return f"{hint}Known: {', '.join(known)}." if known else "None are known."
 
 
+def names_of(kind: type[Settings], name: str) -> list[str]:
+    """Return the names of a setting, its field's last, as the others are newer and plainer."""
+    alias = kind.model_fields[name].validation_alias
+    others = alias.choices if isinstance(alias, AliasChoices) else []
+    return [*(str(other) for other in others if other != name), name]
+
+
 def resolve(kind: type[S], where: str, *layers: Mapping[str, Any]) -> S:
     """The settings of ``kind`` from layers of values, later ones first; ``where`` names errors."""
     values: dict[str, Any] = {}
+    same = {other: name for name in kind.model_fields for other in names_of(kind, name)}
     for layer in layers:
-        values.update(layer)
+        values.update({same.get(name, name): value for name, value in layer.items()})
     try:
         return kind.model_validate(values)
     except ValidationError as problem:

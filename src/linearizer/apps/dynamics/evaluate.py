@@ -2,6 +2,7 @@ r"""How far ahead dynamics are right: errors on held-out trajectories beside a l
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
 from pathlib import Path
@@ -12,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from ...data.dynamics import Trajectories
+from ...data.files import shorten
 from ...data.kinds import Data
 from ...runs.pictures import save_figure
 from ..base import Run, Say, Yardstick
@@ -52,8 +54,8 @@ def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dic
     """
     model: Dynamics = run.model
     horizon = model.config.horizon
-    train = _follow(data.train.trajectories, horizon, 1)
-    test = _follow(data.test.trajectories, horizon, FAR)
+    train = _follow(_match(model, data.train.trajectories, data.name), horizon, 1)
+    test = _follow(_match(model, data.test.trajectories, data.name), horizon, FAR)
     t, x = test.t[:n], test.x[:n].flatten(2)
     t = t - t[:, :1]
     say(f"{len(t)} trajectories of {float(t.max()) / horizon:.3g} training horizons")
@@ -76,6 +78,27 @@ def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dic
         "error": {name: _summarise(v, t / horizon) for name, v in squares.items()},
         "pictures": pictures,
     }
+
+
+def _match(model: Dynamics, moves: Trajectories, name: str) -> Trajectories:
+    """Return trajectories with the numbers of the model's states, found by name, in its order."""
+    names, shape = model.config.names, tuple(moves.x.shape[2:])
+    if moves.unit and model.config.unit and moves.unit != model.config.unit:
+        raise ValueError(
+            f"{name}: expected times in {model.config.unit}, as in training, got {moves.unit}. "
+            f"Tell them in it with --unit {model.config.unit}."
+        )
+    if moves.names == names and shape == model.config.shape:
+        return moves
+    if len(shape) == 1 and set(names) <= set(moves.names) and len(names) == model.config.size:
+        places = [moves.names.index(one) for one in names]
+        return dataclasses.replace(moves, x=moves.x[..., places], names=names)
+    if shape != model.config.shape:
+        raise ValueError(
+            f"{name}: expected states of {shorten(names)} and shape {model.config.shape}, as in "
+            f"training, got {shorten(moves.names)} of shape {shape}. Bring such states."
+        )
+    return moves
 
 
 def _follow(moves: Trajectories, horizon: float, far: int) -> Trajectories:

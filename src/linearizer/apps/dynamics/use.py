@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from ...data.dynamics import System, Trajectories, system_of
+from ...data.files import shorten
 from ...data.trajectories import DynamicsSettings, parse_parameters
 from ...runs.pictures import save_figure
 from ...runs.store import load_data, open_run
@@ -54,11 +55,12 @@ def parse_times(text: str) -> list[float]:
     if not ranged:
         return numbers
     first, last, step = numbers
-    if step == 0 or (last - first) / step < 0:
+    steps = (last - first) / step if step else -1.0
+    if steps < 0:
         raise ValueError(f"times: {step:g} does not lead from {first:g} to {last:g}.")
-    count = math.floor((last - first) / step + 1e-9) + 1
-    if count > MOST:
-        raise ValueError(f"times: expected at most {MOST:,}, got {count:,}. Take a longer step.")
+    if steps >= MOST:
+        raise ValueError(f"times: expected at most {MOST:,}, got {steps:.3g}. Take a longer step.")
+    count = math.floor(steps + 1e-9) + 1
     return [first + i * step for i in range(count)]
 
 
@@ -75,13 +77,14 @@ def _parse_start(text: str, run: Run, root: Path | None) -> Tensor:
         numbers = [float(word) for word in text.split(",")]
     except ValueError:
         numbers = []
-    if len(numbers) != config.size or not all(map(math.isfinite, numbers)):
-        what = ", ".join(config.names) if len(config.names) == config.size else "a frame"
+    x0 = torch.tensor(numbers).to(run.model.scale)
+    if len(numbers) != config.size or not bool(x0.isfinite().all()):
+        what = shorten(config.names) if len(config.names) == config.size else "a frame"
         raise ValueError(
-            f"start: expected {config.size} numbers with commas between ({what}), or test:0 for "
-            f"the first state of a test trajectory, got {text!r}."
+            f"start: expected {config.size} finite numbers with commas between ({what}), or test:0 "
+            f"for the first state of a test trajectory, got {text[:200]!r}."
         )
-    return torch.tensor(numbers).to(run.model.scale).reshape(1, *config.shape)
+    return x0.reshape(1, *config.shape)
 
 
 def find_system(run: Run) -> System | None:

@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 
 import typer
 
-from ..command import JsonFlag, PngOption, RootOption, TensorOption, answer, new_commands
+from ..command import JsonFlag, PngOption, RootOption, TensorOption, answer, new_commands, run_first
 
 __all__ = ["commands"]
 
@@ -73,9 +73,15 @@ def encode(
 
 @commands.command()
 def interpolate(
-    first: Annotated[str, typer.Argument(help="Image to start from.")],
-    second: Annotated[str, typer.Argument(help="Image to end at.")],
-    run: Annotated[str, typer.Option(help="run folder of a flow, or a shipped one")] = "mnist-flow",
+    inputs: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="[RUN] FIRST SECOND",
+            help="Images to start from and to end at; before them, if you like, a run folder of a "
+            "flow or the name of a shipped one [default: mnist-flow].",
+        ),
+    ],
+    run: Annotated[str, typer.Option(hidden=True)] = "mnist-flow",
     n: Annotated[int, typer.Option("-n", min=2, max=200, help="images from one to the other")] = 9,
     solver: SolverOption = "rk4",
     steps: StepsOption = 1000,
@@ -84,12 +90,15 @@ def interpolate(
 ) -> None:
     """Go from one image to another in a straight line through the noise that they encode to.
 
-    Example: linearizer interpolate three.png eight.png -o path.png
+    Example: linearizer interpolate mnist-flow three.png eight.png -o path.png
     """
     from . import use
 
+    run, images = run_first(inputs, run)
+    if len(images) != 2:
+        raise ValueError(f"interpolate: expected two images, got {len(images)}. Name both.")
     how = use.Steps(solver, steps)
-    answer(use.interpolate(run, first, second, n, how, out), "", as_json)
+    answer(use.interpolate(run, images[0], images[1], n, how, out), "", as_json)
 
 
 @commands.command()

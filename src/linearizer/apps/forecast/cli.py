@@ -33,6 +33,8 @@ def forecast(
     missing: Annotated[
         str | None,
         typer.Option(
+            "--fill",
+            "--missing",
             help="what becomes of empty cells: error, interpolate, previous or drop",
             show_default="as in training",
         ),

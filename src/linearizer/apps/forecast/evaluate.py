@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ...data.files import shorten
 from ...data.kinds import Data
 from ...data.tables import Moment, Timed, Windows
 from ...runs.pictures import save_figure, series_plot
@@ -77,18 +78,26 @@ def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dic
 def _fit_to(model: Forecast, part: Timed, name: str) -> Timed:
     """Return the windows of a table as the model takes them, scaled by its own training rows."""
     windows, config = part.windows, model.config
-    if windows.columns != config.columns:
+    at = {column: i for i, column in enumerate(windows.columns)}
+    if not set(config.columns) <= at.keys():
         raise ValueError(
-            f"{name}: expected the columns {', '.join(config.columns)}, as in training, got "
-            f"{', '.join(windows.columns)}. Bring a table with these columns."
+            f"{name}: expected the columns {shorten(config.columns)}, as in training, got "
+            f"{shorten(windows.columns)}. Bring a table with these columns."
         )
     require_step(name, part.step, config)
+    if config.harmonics and part.day is None:
+        raise ValueError(
+            f"{name}: the model follows the time of day, but the table has no column of dates and "
+            "times that can be read. Name it with --time."
+        )
     mean, std = model.mean.float(), model.std.float()
-    if torch.equal(windows.mean, mean) and torch.equal(windows.std, std):
+    same = windows.columns == config.columns
+    if same and torch.equal(windows.mean, mean) and torch.equal(windows.std, std):
         return part
-    rows = (windows.rows * windows.std + windows.mean - mean) / std
-    scaled = Windows(rows, windows.look_back, windows.horizon, mean, std, windows.columns)
-    return Timed(scaled, part.day, part.step)
+    i = [at[column] for column in config.columns]
+    rows = (windows.rows[:, i] * windows.std[i] + windows.mean[i] - mean) / std
+    scaled = Windows(rows, windows.look_back, windows.horizon, mean, std, config.columns)
+    return Timed(scaled, part.day, part.step, part.times)
 
 
 def find_period(config: Config) -> int | None:
@@ -203,7 +212,9 @@ def _plot_example(model: Forecast, part: Timed, path: Path) -> None:
     lower, middle, upper = (model.unscale(v[0]) for v in model.interval(x, t))
     past, truth = model.unscale(x[0]), model.unscale(y[0])
     shown, title = range(min(5, len(model.config.columns))), "A test window and its 90% interval"
-    series_plot(path, past, middle, lower, upper, truth, model.config.columns, shown, title)
+    names, first = model.config.columns, len(part) // 3
+    times = part.times[first : first + len(past) + len(truth)]
+    series_plot(path, past, middle, lower, upper, truth, names, shown, title, times)
 
 
 def _plot_errors(curves: Mapping[str, Tensor], title: str, path: Path) -> None:

@@ -145,7 +145,8 @@ def forecast(
         title = f"{path.name}: forecast and {coverage:.0%} interval"
         shown = range(min(8, len(config.columns)))
         past, lower, middle, upper, _ = outlook
-        series_plot(picture, past, middle, lower, upper, None, config.columns, shown, title)
+        times = [*recent.times[-len(past) :], *outlook.times] if recent.times else ()
+        series_plot(picture, past, middle, lower, upper, None, config.columns, shown, title, times)
     return {
         "look_back": config.look_back,
         "horizon": config.horizon,

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from ... import data
+from ...data.files import shorten
 from ...data.images import Picture
 from ...linearizer import Linearizer
 from ...operators import Identity, LowRank
@@ -413,10 +414,21 @@ def label_batches(
     model: ReadoutModel, part: Any, count: int = 20_000
 ) -> Iterable[tuple[Tensor, Tensor]]:
     """Yield images and 0/1 labels (n, names) of the first ``count`` samples, in batches."""
-    k = len(model.output_names)
+    known, names = list(model.output_names), list(getattr(part, "names", ()))
+    classes = model.output_kind == "classes"
+    if getattr(part, "labels", part) is None or not set(names) <= set(known):
+        found = f"those of {shorten(names)}" if names else "none"
+        raise ValueError(
+            f"labels: expected those of {shorten(known)}, as in training, found {found}. Put the "
+            "images of each class into a folder of its name."
+        )
+    places = torch.tensor([known.index(name) for name in names] or range(len(known)))
     for index in torch.arange(min(count, len(part))).split(500):
         x, y = part.batch(index)
-        marks = torch.nn.functional.one_hot(y, k) if model.output_kind == "classes" else y
+        if classes:
+            marks = torch.nn.functional.one_hot(places[y], len(known))
+        else:
+            marks = y.new_zeros(len(y), len(known)).index_copy(1, places, y)
         yield x.to(model.read.weight), marks
 
 
