@@ -6,6 +6,10 @@ import torch
 
 collect_ignore = ["training/distributed_case.py"]  # a script for torchrun
 
+#: Seconds until a test gives up on a process or a page: many, since the machine may be busy, and
+#: what hangs fails all the same.
+PATIENCE = 600
+
 
 @pytest.fixture(autouse=True)
 def double_precision():

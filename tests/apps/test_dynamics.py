@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import linearizer as lz
+from conftest import PATIENCE
 from linearizer import data
 from linearizer.apps.base import Run
 from linearizer.apps.dynamics import evaluate as evaluation
@@ -400,7 +401,7 @@ def test_times_that_cannot_be_read(text):
 def linearizer(*arguments):
     return subprocess.run(
         [sys.executable, "-m", "linearizer.cli", *map(str, arguments)],
-        capture_output=True, text=True, timeout=300,
+        capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
 
 

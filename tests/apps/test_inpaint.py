@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import linearizer as lz
+from conftest import PATIENCE
 from linearizer import cli
 
 ROOT = Path(__file__).parents[2]
@@ -94,9 +95,9 @@ def test_the_studio_has_its_page(folder):
 
 
 def _fetch(address):
-    for _ in range(240):
+    for _ in range(4 * PATIENCE):
         try:
-            with urllib.request.urlopen(address, timeout=10) as answer:
+            with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
                 return answer.read().decode()
         except OSError:
             time.sleep(0.25)

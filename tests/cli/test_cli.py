@@ -12,6 +12,7 @@ import pytest
 import torch
 
 import linearizer as lz
+from conftest import PATIENCE
 from linearizer.training.checkpoint import read_metrics
 from linearizer.training.loop import Training
 
@@ -24,7 +25,7 @@ def linearizer(*arguments, **options):
         [sys.executable, "-m", "linearizer.cli", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
         **options,
     )
 
@@ -100,7 +101,7 @@ def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path):
                 child.send_signal(number)
                 break
             time.sleep(0.005)
-        text, err = child.communicate(timeout=60)
+        text, err = child.communicate(timeout=PATIENCE)
         if number == signal.SIGKILL:
             assert child.returncode == -signal.SIGKILL
             assert lz.load(out) is not None  # the checkpoint of step 10
@@ -367,7 +368,7 @@ def test_version_help_and_completion():
                    "_LINEARIZER_COMPLETE": "complete_bash"}  # fmt: skip
     code = "import sys; sys.argv = ['linearizer']; from linearizer.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True,
-                          text=True, timeout=60)  # fmt: skip
+                          text=True, timeout=PATIENCE)  # fmt: skip
     assert show.returncode in (0, 1) and done.stdout.split() == ["train"]
 
 

@@ -16,6 +16,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import linearizer as lz
+from conftest import PATIENCE
 from linearizer.apps.registry import BUILT_IN, find_app
 from linearizer.cli import app
 from linearizer.report import runs as reporting
@@ -32,7 +33,7 @@ SMALL = ("--steps", 20, "--blocks", 2, "--hidden", 16, "--batch", 32, "--log-eve
 
 def linearizer(*words, **options):
     return subprocess.run([sys.executable, "-m", "linearizer.cli", *map(str, words)],
-                          capture_output=True, text=True, timeout=300, **options)  # fmt: skip
+                          capture_output=True, text=True, timeout=PATIENCE, **options)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
