@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import conftest
 import linearizer as lz
 from conftest import PATIENCE
-from linearizer import cli
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "examples" / "inpaint.py"
@@ -111,13 +111,12 @@ def test_a_run_never_imports_code_by_itself(folder):
 
 
 @pytest.fixture
-def type_words(folder, monkeypatch, capsys):
+def type_words(folder):
     """Run a command in this process; its exit code and what it wrote to stderr."""
 
     def run(*words):
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["linearizer", *words])
-        return cli.run(), capsys.readouterr().err
+        done = conftest.type_words(*words, cwd=folder)
+        return done.returncode, done.stderr
 
     return run
 
