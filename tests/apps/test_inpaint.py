@@ -51,8 +51,13 @@ def test_the_tutorial_has_the_file_and_it_is_short():
 
 
 def test_its_run_is_certified_evaluated_reported_and_exported(folder):
-    assert "pass: " in linearizer(*APP, "certify", "runs/inpaint", "-n", "4", cwd=folder).stdout
-    assert "psnr" in linearizer(*APP, "evaluate", "runs/inpaint", "-n", "20", cwd=folder).stdout
+    def type_words(command, *words):
+        done = conftest.type_words(*APP, command, "runs/inpaint", *words, cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "pass: " in type_words("certify", "-n", "4")
+    assert "psnr" in type_words("evaluate", "-n", "20")
     run = folder / "runs" / "inpaint"
     assert {p.name for p in (run / "evaluation").iterdir()} == {
         "inpaint.json",
@@ -60,11 +65,11 @@ def test_its_run_is_certified_evaluated_reported_and_exported(folder):
         "report.html",
     }
     (run / "report.html").unlink()
-    linearizer(*APP, "report", "runs/inpaint", cwd=folder)
+    type_words("report")
     assert "alf an image to the whole image" in (run / "report.html").read_text()
-    linearizer(*APP, "export", "runs/inpaint", "--format", "onnx", cwd=folder)
+    type_words("export", "--format", "onnx")
     assert (run / "f.onnx").stat().st_size > 1000
-    linearizer(*APP, "resume", "runs/inpaint", "--steps", "7", "--quiet", cwd=folder)
+    type_words("resume", "--steps", "7", "--quiet")
     assert "7/7" in linearizer("runs", cwd=folder).stdout
 
 
