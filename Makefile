@@ -4,9 +4,11 @@
 # and `make studio` opens the studio, with the shipped models.
 PYTHON ?= python3
 BIN = .venv/bin
-INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt
+INSTALL = $(BIN)/python -m pip install --quiet --disable-pip-version-check
+# Files with other hashes than the lock's are refused. torch is not in it: each index builds its own.
+LOCKED = $(INSTALL) --require-hashes --no-deps
 
-.PHONY: quickstart studio test lint docs browser benchmarks reproduce clean
+.PHONY: quickstart studio test lint lock docs browser benchmarks reproduce clean
 AXE = 4.14.0
 
 quickstart: .venv/.installed
@@ -44,15 +46,21 @@ benchmarks: .venv/.installed-dev
 reproduce: .venv/.installed-dev
 	$(BIN)/python -m paper all
 
-.venv/.installed: pyproject.toml constraints.txt
+# After a change of constraints.txt or pyproject.toml; commit locks/ with it.
+lock: .venv/.installed-dev
+	$(BIN)/python locks/make_locks.py
+
+.venv/.installed: pyproject.toml constraints.txt locks/use.txt
 	@echo "installing into .venv (a minute or two)"
 	$(PYTHON) -m venv .venv
-	$(INSTALL) -e ".[studio,tensorboard]"
+	$(LOCKED) -r locks/use.txt
+	$(INSTALL) -c constraints.txt -e ".[studio,tensorboard]"
 	touch $@
 
-.venv/.installed-dev: .venv/.installed
+.venv/.installed-dev: .venv/.installed locks/dev.txt
 	@echo "installing what the tests need into .venv"
-	$(INSTALL) -e ".[dev]"
+	$(LOCKED) -r locks/dev.txt
+	$(INSTALL) -c constraints.txt -e ".[dev]"
 	touch $@
 
 clean:

@@ -175,8 +175,13 @@ def test_what_is_not_measured_is_not_passed():
     assert all(law.note for law in skipped)
     assert "not measured: " in str(certificate)
     assert certificate.passed  # all core laws were measured
-    with pytest.raises(ValueError, match="NaN"):
-        f.certify(torch.full((3, 1, 80, 80), math.nan))
+    x = torch.randn(3, 1, 80, 80)
+    bad = torch.where(torch.arange(3).view(3, 1, 1, 1) == 1, math.nan, x)
+    for points, name in (((bad,), "x"), ((x, bad), "y")):
+        says = rf"NaN or infinite values, in {name} or in g\({name}\) \(first in point 1\)\. Leave"
+        with pytest.raises(ValueError, match=says):
+            f.certify(*points)
+    assert f(bad).isfinite().flatten(1).all(1).tolist() == [True, False, True]  # as in torch
     with pytest.raises(ValueError, match="empty"):
         f.certify(torch.randn(0, 1, 80, 80))
 

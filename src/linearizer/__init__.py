@@ -16,13 +16,14 @@ if TYPE_CHECKING:
     from .runs import parts
     from .runs.store import load, models, save
     from .spaces import Space
-    from .training.loop import fit
+    from .training.loop import Training, fit
 
 __version__ = "0.1.0.dev0"
 __all__ = [
     "Certificate",
     "Linearizer",
     "Space",
+    "Training",
     "apps",
     "bijections",
     "data",
@@ -42,6 +43,7 @@ _HOMES = {
     "Certificate": "certificate",
     "Linearizer": "linearizer",
     "Space": "spaces",
+    "Training": "training.loop",
     "distill": "apps.distill.use",
     "fit": "training.loop",
     "load": "runs.store",

@@ -217,9 +217,15 @@ def certify(
     δ/2. A smooth fault does not widen it.
     """
     z = f.source.coordinates(x)
-    if len(x) == 0 or not torch.isfinite(z).all():
-        fault = "an empty batch" if len(x) == 0 else "NaN or infinite values, in x or in g(x)"
-        raise ValueError(f"certify: expected finite points, got {fault}.")
+    if len(x) == 0:
+        raise ValueError("certify: expected finite points, got an empty batch.")
+    for name, w in (("x", z), ("y", None if y is None else f.target.coordinates(y))):
+        if w is not None and not torch.isfinite(w).all():
+            bad = int((~w.isfinite().all(1)).nonzero()[0, 0])
+            raise ValueError(
+                f"certify: expected finite points, got NaN or infinite values, in {name} or in "
+                f"g({name}) (first in point {bad}). Leave such points out."
+            )
     if y is None:
         y = x.roll(1, 0) if f.source is f.target else _spread(f, z)
     elif len(y) != len(x):

@@ -72,7 +72,8 @@ class Linearizer(nn.Module):
     Space object* between the two maps. What an operation returns shares the Spaces, but its core
     holds values of its own, as of now: inside a training step, ask again. Gradients pass through it
     to this core. Where such a map is moved to another dtype or device it takes copies of the
-    Spaces along, so that this one stays as it is.
+    Spaces along, so that this one stays as it is. NaN in a point makes NaN of its image, as in
+    torch; ``certify`` and ``fit_core`` refuse it.
 
     Paper: definition 2.1, propositions 2.4 to 2.9, lemma 4.1.
 

@@ -2,14 +2,13 @@
 
 import json
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
 import torch
 
 import linearizer as lz
+from conftest import type_words
 from linearizer import data
 from linearizer.apps.base import Run
 from linearizer.apps.dynamics import evaluate as evaluation
@@ -424,17 +423,10 @@ def test_own_trajectories_are_measured_by_their_names(tmp_path):
 # -- the commands ----------------------------------------------------------------------------
 
 
-def linearizer(*arguments):
-    return subprocess.run(
-        [sys.executable, "-m", "linearizer.cli", *map(str, arguments)],
-        capture_output=True, text=True, timeout=300,
-    )  # fmt: skip
-
-
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
     folder = tmp_path_factory.mktemp("dynamics") / "pendulum"
-    done = linearizer(
+    done = type_words(
         "train", "dynamics", "--data", "pendulum", "--trajectories", 40, "--spirals", 2, "--steps",
         60, "--blocks", 2, "--hidden", 16, "--validate-every", 30, "--no-tensorboard", "-o", folder,
     )  # fmt: skip
@@ -447,7 +439,7 @@ def test_train_simulate_spectrum_certify(run, tmp_path):
     assert model.config.horizon == pytest.approx(5, abs=2) and model.space.dim == 4
     assert len(list((run / "samples").glob("*.png"))) == 2
     out, plot = tmp_path / "out.csv", tmp_path / "out.png"
-    done = linearizer("simulate", run, "--start", "1.0, 0.0", "--times", "-1:2:0.5", "--drop", 1,
+    done = type_words("simulate", run, "--start", "1.0, 0.0", "--times", "-1:2:0.5", "--drop", 1,
                       "--damp", "0=0.3", "-o", out, "--plot", "--json")  # fmt: skip
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
@@ -466,7 +458,7 @@ def test_train_simulate_spectrum_certify(run, tmp_path):
     assert len(result["modes"]) == 2
     for name in ("spectrum.png", "modes.png", "eigenfunctions.png"):
         assert (tmp_path / "spectrum" / name).stat().st_size > 5000
-    shown = linearizer("spectrum", run, "-o", tmp_path / "again")
+    shown = type_words("spectrum", run, "-o", tmp_path / "again")
     assert shown.returncode == 0 and "mode 0: " in shown.stdout and "cycles" in shown.stdout
     assert certify_run(run, 16, "float64", None).passed
 
@@ -487,7 +479,7 @@ def test_simulate_refuses_with_a_sentence(run, tmp_path):
     done = simulating.simulate(run, "test:3", "0,1", out=tmp_path / "x.npz")
     with np.load(done["files"][0]) as file:
         assert file["x"].shape == (1, 2, 2) and file["t"].tolist() == [[0, 1]]
-    wrong = linearizer("simulate", "mnist-flow", "--start", "0", "--times", "0")
+    wrong = type_words("simulate", "mnist-flow", "--start", "0", "--times", "0")
     assert wrong.returncode == 2 and "expected dynamics, but the run holds flow" in wrong.stderr
 
 
@@ -513,7 +505,7 @@ def test_the_linear_yardstick_solves_a_linear_system(even):
 
 
 def test_a_run_is_measured_on_trajectories_that_it_has_not_seen(run, tmp_path):
-    done = linearizer("evaluate", run, "-o", tmp_path / "table", "--json")
+    done = type_words("evaluate", run, "-o", tmp_path / "table", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert set(result["error"]) == {"ours", "last value", "linear DMD"}
@@ -522,7 +514,7 @@ def test_a_run_is_measured_on_trajectories_that_it_has_not_seen(run, tmp_path):
     assert result["trajectories"] == 8
     for name in ("dynamics.json", "error.png"):
         assert (tmp_path / "table" / name).stat().st_size > 300
-    few = linearizer("evaluate", run, "-o", tmp_path / "table", "-n", 3)
+    few = type_words("evaluate", run, "-o", tmp_path / "table", "-n", 3)
     assert "trajectories 3" in few.stdout and "linear DMD: 1 horizon" in few.stdout
 
 

@@ -12,8 +12,9 @@ from pathlib import Path
 import pytest
 import torch
 
+import conftest
 import linearizer as lz
-from linearizer import cli
+from conftest import PATIENCE
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "examples" / "inpaint.py"
@@ -50,8 +51,13 @@ def test_the_tutorial_has_the_file_and_it_is_short():
 
 
 def test_its_run_is_certified_evaluated_reported_and_exported(folder):
-    assert "pass: " in linearizer(*APP, "certify", "runs/inpaint", "-n", "4", cwd=folder).stdout
-    assert "psnr" in linearizer(*APP, "evaluate", "runs/inpaint", "-n", "20", cwd=folder).stdout
+    def type_words(command, *words):
+        done = conftest.type_words(*APP, command, "runs/inpaint", *words, cwd=folder)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return done.stdout
+
+    assert "pass: " in type_words("certify", "-n", "4")
+    assert "psnr" in type_words("evaluate", "-n", "20")
     run = folder / "runs" / "inpaint"
     assert {p.name for p in (run / "evaluation").iterdir()} == {
         "inpaint.json",
@@ -59,11 +65,11 @@ def test_its_run_is_certified_evaluated_reported_and_exported(folder):
         "report.html",
     }
     (run / "report.html").unlink()
-    linearizer(*APP, "report", "runs/inpaint", cwd=folder)
+    type_words("report")
     assert "alf an image to the whole image" in (run / "report.html").read_text()
-    linearizer(*APP, "export", "runs/inpaint", "--format", "onnx", cwd=folder)
+    type_words("export", "--format", "onnx")
     assert (run / "f.onnx").stat().st_size > 1000
-    linearizer(*APP, "resume", "runs/inpaint", "--steps", "7", "--quiet", cwd=folder)
+    type_words("resume", "--steps", "7", "--quiet")
     assert "7/7" in linearizer("runs", cwd=folder).stdout
 
 
@@ -94,9 +100,9 @@ def test_the_studio_has_its_page(folder):
 
 
 def _fetch(address):
-    for _ in range(240):
+    for _ in range(4 * PATIENCE):
         try:
-            with urllib.request.urlopen(address, timeout=10) as answer:
+            with urllib.request.urlopen(address, timeout=PATIENCE) as answer:
                 return answer.read().decode()
         except OSError:
             time.sleep(0.25)
@@ -110,13 +116,12 @@ def test_a_run_never_imports_code_by_itself(folder):
 
 
 @pytest.fixture
-def type_words(folder, monkeypatch, capsys):
+def type_words(folder):
     """Run a command in this process; its exit code and what it wrote to stderr."""
 
     def run(*words):
-        monkeypatch.chdir(folder)
-        monkeypatch.setattr(sys, "argv", ["linearizer", *words])
-        return cli.run(), capsys.readouterr().err
+        done = conftest.type_words(*words, cwd=folder)
+        return done.returncode, done.stderr
 
     return run
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import linearizer as lz
+from conftest import PATIENCE, type_words
 from linearizer.training.checkpoint import read_metrics
 from linearizer.training.loop import Training
 
@@ -20,12 +21,13 @@ SMALL = ("--steps", 30, "--blocks", 2, "--hidden", 16, "--batch", 32, "--log-eve
          "--checkpoint-every", 10, "--validate-every", 10, "--no-tensorboard")  # fmt: skip
 
 
-def linearizer(*arguments, **options):
+def spawn(*arguments, **options):
+    """The command in a process of its own, as users have it."""
     return subprocess.run(
         [sys.executable, "-m", "linearizer.cli", *map(str, arguments)],
         capture_output=True,
         text=True,
-        timeout=300,
+        timeout=PATIENCE,
         **options,
     )
 
@@ -34,7 +36,7 @@ def linearizer(*arguments, **options):
 def run(tmp_path_factory):
     """A run that most tests look at and none changes."""
     folder = tmp_path_factory.mktemp("cli") / "runs" / "digits"
-    done = linearizer("train", "attributes", "--data", "digits", "--out", folder, *SMALL)
+    done = spawn("train", "attributes", "--data", "digits", "--out", folder, *SMALL)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -63,7 +65,7 @@ def test_flags_override_the_file_which_overrides_defaults(tmp_path):
         "[training]\nsteps = 3\nbatch = 16\nrate = 0.01\nvalidate_every = 0\n"
     )
     out = tmp_path / "run"
-    done = linearizer("train", "attributes", "--config", file, "--batch", 8, "-o", out, "--json",
+    done = type_words("train", "attributes", "--config", file, "--batch", 8, "-o", out, "--json",
                       "--quiet")  # fmt: skip
     assert done.returncode == 0 and done.stderr == ""
     result = json.loads(done.stdout)
@@ -75,17 +77,17 @@ def test_flags_override_the_file_which_overrides_defaults(tmp_path):
 
 
 def test_runs_lists_what_there_is(run, tmp_path):
-    done = linearizer("runs", run.parent)
+    done = type_words("runs", run.parent)
     head, row = done.stdout.splitlines()
     assert head.split()[:4] == ["run", "app", "data", "steps"]
     assert "attributes" in row and "digits" in row and "30/30" in row and "accuracy" in row
-    (listed,) = json.loads(linearizer("runs", run.parent, "--json").stdout)
+    (listed,) = json.loads(type_words("runs", run.parent, "--json").stdout)
     assert listed["step"] == 30 and 0 <= listed["value"] <= 1 and listed["metric"] == "accuracy"
-    assert "no runs in" in linearizer("runs", tmp_path / "none").stdout
+    assert "no runs in" in type_words("runs", tmp_path / "none").stdout
     broken = tmp_path / "broken"
     broken.mkdir()
     (broken / "config.json").write_text("{")
-    assert "expected JSON" in linearizer("runs", tmp_path).stdout
+    assert "expected JSON" in type_words("runs", tmp_path).stdout
 
 
 def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path):
@@ -101,14 +103,14 @@ def test_a_killed_run_goes_on_to_the_same_weights(run, tmp_path):
                 child.send_signal(number)
                 break
             time.sleep(0.005)
-        text, err = child.communicate(timeout=60)
+        text, err = child.communicate(timeout=PATIENCE)
         if number == signal.SIGKILL:
             assert child.returncode == -signal.SIGKILL
             assert lz.load(out) is not None  # the checkpoint of step 10
         elif child.returncode == 130:  # unless it was done before the signal came
             assert re.search(r"stopped at step \d+ of 30; go on with: linearizer resume", text)
             assert "Traceback" not in err
-    done = linearizer("resume", out)
+    done = spawn("resume", out)
     assert done.returncode == 0, done.stderr
     ours, theirs = ((f / "weights.safetensors").read_bytes() for f in (out, run))
     assert ours == theirs
@@ -125,16 +127,16 @@ def test_a_run_from_before_a_setting_of_the_data_goes_on(run, tmp_path):
 
 def test_a_run_is_not_overwritten(run):
     before = (run / "weights.safetensors").read_bytes()
-    done = linearizer("train", "attributes", "--out", run, *SMALL)
+    done = type_words("train", "attributes", "--out", run, *SMALL)
     assert done.returncode == 2 and "holds a run already. Add --resume" in done.stderr
-    done = linearizer("train", "attributes", "--out", run, *SMALL, "--blocks", 3, "--resume")
+    done = type_words("train", "attributes", "--out", run, *SMALL, "--blocks", 3, "--resume")
     assert done.returncode == 2
     assert "cannot resume, since model.blocks (2 before, 3 now) differs" in done.stderr
     assert (run / "weights.safetensors").read_bytes() == before
 
 
 def test_nan_is_a_sentence_and_exit_2(tmp_path):
-    done = linearizer("train", "attributes", "-o", tmp_path / "run", *SMALL, "--rate", 1e8,
+    done = type_words("train", "attributes", "-o", tmp_path / "run", *SMALL, "--rate", 1e8,
                       "--clip", 0, "--warmup", 0)  # fmt: skip
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert re.search(r"became NaN or infinite at step \d+\. No checkpoint.*Lower the rate",
@@ -151,7 +153,7 @@ def test_train_on_a_folder_of_images(tmp_path):
         pixels = torch.randint(0, 40, (10, 12), generator=torch.Generator().manual_seed(i)) + grey
         Image.fromarray(pixels.clamp(0, 255).to(torch.uint8).numpy()).save(folder / f"{i}.png")
     environment = {**os.environ, "LINEARIZER_CACHE": str(tmp_path / "cache")}
-    done = linearizer("train", "attributes", "--data", tmp_path / "images", "--size", 8, "-o",
+    done = type_words("train", "attributes", "--data", tmp_path / "images", "--size", 8, "-o",
                       tmp_path / "run", *SMALL, env=environment)  # fmt: skip
     assert done.returncode == 0, done.stderr
     model = lz.load(tmp_path / "run")
@@ -162,23 +164,23 @@ def test_train_on_a_folder_of_images(tmp_path):
 
 
 def test_certify_prints_every_law_and_its_exit_code_tells(run):
-    done = linearizer("certify", run, "-n", 16)
+    done = type_words("certify", run, "-n", 16)
     assert done.returncode == 0 and done.stdout.count("  pass") >= 31
     assert "16 points, float64" in done.stdout
-    done = linearizer("certify", run, "--float32", "--json")
+    done = type_words("certify", run, "--float32", "--json")
     certificate = json.loads(done.stdout)
     assert done.returncode == 0 and certificate["passed"] and certificate["dtype"] == "float32"
     assert certificate["points"] == 64 and certificate["complete"]
     assert {law["verdict"] for law in certificate["laws"]} == {"passed"}
     assert set(certificate["condition"]) == set(certificate["digits"]) == {"X", "Y"}
-    done = linearizer("certify", run, "--tolerance", "1e-30")
+    done = type_words("certify", run, "--tolerance", "1e-30")
     assert done.returncode == 1 and "FAIL" in done.stdout
 
 
 def test_spectrum_draws_what_it_says(run, tmp_path):
     from PIL import Image
 
-    done = linearizer("spectrum", run, "-k", 4, "-o", tmp_path / "s")
+    done = type_words("spectrum", run, "-k", 4, "-o", tmp_path / "s")
     assert done.returncode == 0 and "core 10 × 64; singular values" in done.stdout
     files = {p.name for p in (tmp_path / "s").iterdir()}
     assert files == {"spectrum.png", "input-singular-vectors.png", "spectrum.json"}
@@ -189,14 +191,14 @@ def test_spectrum_draws_what_it_says(run, tmp_path):
         with Image.open(path) as image:
             low, high = image.convert("L").getextrema()
             assert min(image.size) > 200 and high - low > 200
-    assert json.loads(linearizer("spectrum", run, "-o", tmp_path / "s", "--json").stdout)
+    assert json.loads(type_words("spectrum", run, "-o", tmp_path / "s", "--json").stdout)
 
 
 @pytest.mark.parametrize("form", ["f", "pinv"])
 def test_export_onnx_runs_in_onnxruntime(run, tmp_path, form):
     onnxruntime = pytest.importorskip("onnxruntime")
     path = tmp_path / "map.onnx"
-    done = linearizer("export", run, "--format", "onnx", "--map", form, "-o", path)
+    done = type_words("export", run, "--format", "onnx", "--map", form, "-o", path)
     assert done.returncode == 0, done.stderr
     assert str(path) in done.stdout and "largest difference" in done.stdout
     f = lz.load(run)()
@@ -209,7 +211,7 @@ def test_export_onnx_runs_in_onnxruntime(run, tmp_path, form):
 
 
 def test_export_torch_program_and_hub_round_trip(run, tmp_path):
-    done = linearizer("export", run, "--format", "torch-export", "-o", tmp_path / "f.pt2", "--json")
+    done = type_words("export", run, "--format", "torch-export", "-o", tmp_path / "f.pt2", "--json")
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout)["max_error"] < 1e-4
     x = torch.rand(3, 1, 8, 8, dtype=torch.float32)
@@ -217,7 +219,7 @@ def test_export_torch_program_and_hub_round_trip(run, tmp_path):
     program = torch.export.load(tmp_path / "f.pt2").module()
     assert torch.allclose(program(x), f(x), atol=1e-4)
 
-    done = linearizer("export", run, "--format", "hub", "-o", tmp_path / "hub")
+    done = type_words("export", run, "--format", "hub", "-o", tmp_path / "hub")
     assert done.returncode == 0, done.stderr
     names = {p.name for p in (tmp_path / "hub").iterdir()}
     assert names == {"config.json", "model.safetensors", "README.md"}
@@ -231,7 +233,7 @@ def test_export_torch_program_and_hub_round_trip(run, tmp_path):
     assert card.startswith("---\nlibrary_name: linearizer\n") and "| steps | 30 |" in card
     hub.save_pretrained(tmp_path / "again")  # and round again
     assert torch.equal(lz.load(tmp_path / "again")()(x), f(x))
-    done = linearizer("export", run, "--format", "hub", "-o", tmp_path / "hub")
+    done = type_words("export", run, "--format", "hub", "-o", tmp_path / "hub")
     assert done.returncode == 2 and "new or empty folder" in done.stderr
 
 
@@ -239,16 +241,16 @@ def test_export_torch_program_and_hub_round_trip(run, tmp_path):
 
 
 def test_data_lists_the_sets_and_a_missing_one_is_a_sentence(tmp_path):
-    done = linearizer("data", "--data-root", tmp_path)
+    done = type_words("data", "--data-root", tmp_path)
     assert done.returncode == 0 and "digits" in done.stdout and str(tmp_path) in done.stdout
-    rows = json.loads(linearizer("data", "--data-root", tmp_path, "--json").stdout)
+    rows = json.loads(type_words("data", "--data-root", tmp_path, "--json").stdout)
     assert {r["name"] for r in rows} >= {"digits", "mnist", "celeba", "dsprites", "weather"}
-    done = linearizer("train", "attributes", "--data", "mnist", "--data-root", tmp_path,
-                      "-o", tmp_path / "run", *SMALL)  # fmt: skip
+    done = spawn("train", "attributes", "--data", "mnist", "--data-root", tmp_path,
+                 "-o", tmp_path / "run", *SMALL)  # fmt: skip
     assert done.returncode == 2 and "Traceback" not in done.stderr
     assert str(tmp_path / "mnist") in done.stderr and "LINEARIZER_DATA" in done.stderr
     assert not (tmp_path / "run").exists()
-    done = linearizer("data", "fetch", "celeba", "--data-root", tmp_path)
+    done = type_words("data", "fetch", "celeba", "--data-root", tmp_path)
     assert done.returncode == 2 and "mmlab.ie.cuhk.edu.hk" in done.stderr
 
 
@@ -334,7 +336,7 @@ def test_a_bad_request_is_one_sentence_and_exit_2(tmp_path, run, arguments, mess
               "TABLE": tmp_path / "table", "OTHER": tmp_path / "other", "RUNN": f"{run}s",
               "RUN": run, "NEW": tmp_path / "new", "FULL": tmp_path,
               "TABLE.csv": tmp_path / "table.csv"}  # fmt: skip
-    done = linearizer(*(places.get(a, a) for a in arguments), cwd=tmp_path)
+    done = type_words(*(places.get(a, a) for a in arguments), cwd=tmp_path)
     assert done.returncode == 2, done.stdout + done.stderr
     assert re.search(message, done.stderr.replace("\n", " ")) and "Traceback" not in done.stderr
     assert file.read_text() == "mine"
@@ -349,35 +351,35 @@ def test_a_network_is_distilled_read_and_edited(tmp_path):
     pixels = (255 * lz.data.load("digits").test.batch(torch.tensor([0])).x[0, 0]).byte()
     Image.fromarray(pixels.numpy()).save(tmp_path / "digit.png")
     how = ("--teacher", "mine.py:net", "--data", "digits", "--steps", 20)
-    done = linearizer("train", "distill", *how, "-q", "-o", "run", cwd=tmp_path)
+    done = type_words("train", "distill", *how, "-q", "-o", "run", cwd=tmp_path)
     assert done.returncode == 0 and "R2" in done.stdout, done.stderr
-    done = linearizer("read", "run", "digit.png", "--json", cwd=tmp_path)
+    done = type_words("read", "run", "digit.png", "--json", cwd=tmp_path)
     before = json.loads(done.stdout)["images"][0]["scores"]
     assert set(before) == {"0", "1", "2"}
-    done = linearizer("edit", "run", "digit.png", "-w", "1=0.5", "-o", "out.png", "--json",
+    done = type_words("edit", "run", "digit.png", "-w", "1=0.5", "-o", "out.png", "--json",
                       cwd=tmp_path)  # fmt: skip
     assert done.returncode == 0 and (tmp_path / "out.png").exists(), done.stderr
     assert json.loads(done.stdout)["score_error"] < 1e-2
 
 
 def test_version_help_and_completion():
-    assert linearizer("version").stdout.strip() == lz.__version__
-    top = linearizer("--help").stdout
+    assert type_words("version").stdout.strip() == lz.__version__
+    top = spawn("--help").stdout
     names = "quickstart data train resume runs evaluate certify spectrum export report"
     for name in f"{names} project read imagine edit vary erase".split():
         assert name in top
-        text = linearizer(name, "--help").stdout
+        text = type_words(name, "--help").stdout
         assert "Example: linearizer" in re.sub(r"\s+", " ", text), name
-    flags = linearizer("train", "attributes", "--help").stdout
+    flags = type_words("train", "attributes", "--help").stdout
     assert "--steps" in flags and re.search(r"\[default:\s+1000\]", flags)
     assert "Example: linearizer train attributes" in flags
-    show = linearizer("--show-completion", env={**os.environ, "SHELL": "/bin/bash"})
+    show = spawn("--show-completion", env={**os.environ, "SHELL": "/bin/bash"})
     environment = {**os.environ, "_TYPER_COMPLETE_ARGS": "linearizer tra", "COMP_CWORD": "1",
                    "COMP_WORDS": "linearizer tra",
                    "_LINEARIZER_COMPLETE": "complete_bash"}  # fmt: skip
     code = "import sys; sys.argv = ['linearizer']; from linearizer.cli import main; main()"
     done = subprocess.run([sys.executable, "-c", code], env=environment, capture_output=True,
-                          text=True, timeout=60)  # fmt: skip
+                          text=True, timeout=PATIENCE)  # fmt: skip
     assert show.returncode in (0, 1) and done.stdout.split() == ["train"]
 
 
@@ -398,13 +400,13 @@ def test_project_takes_any_image_and_keeps_a_projection(tmp_path):
     from PIL import Image
 
     Image.new("RGB", (50, 40), (10, 200, 90)).save(tmp_path / "photo.jpg")
-    done = linearizer("project", "photo.jpg", "--score", "-o", "grid.png", cwd=tmp_path)
+    done = type_words("project", "photo.jpg", "--score", "-o", "grid.png", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     assert re.search(r"rank 32; f\(f\(x\)\) differs from f\(x\) by at most \de-0[5-9]", done.stdout)
     assert "photo.jpg: score" in done.stdout and "of held-out data score as high" in done.stdout
     assert "photo.jpg: converted, to grey and its centre square from 40 to 32" in done.stderr
     assert (tmp_path / "grid.png").exists()
-    done = linearizer(
+    done = type_words(
         "project", "mnist-projector", "photo.jpg", "--rank", 5, "--json", cwd=tmp_path
     )
     result = json.loads(done.stdout)
@@ -419,8 +421,8 @@ def test_quickstart_writes_its_pictures_and_is_reproducible(tmp_path):
     from PIL import Image
 
     numbers = []
-    for _ in range(2):  # the second time over the first
-        done = linearizer("quickstart", "--out", tmp_path / "tour", "--steps", 20)
+    for start in (spawn, type_words):  # the second time over the first
+        done = start("quickstart", "--out", tmp_path / "tour", "--steps", 20)
         assert done.returncode == 0, done.stderr
         numbers.append(json.loads((tmp_path / "tour" / "summary.json").read_text()))
         for measured in ("training_seconds", "loop_over_one_step_seconds"):

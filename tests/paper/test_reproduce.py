@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from conftest import PATIENCE
 from linearizer.runs.execute import execute
 from linearizer.runs.store import find, models
 from linearizer.training.checkpoint import read_config, read_metrics
@@ -33,7 +34,9 @@ def command(*words):
 def paper(*words, **options):
     """What the command line does; ``python -m paper`` is run where the repository is."""
     options = {"cwd": ROOT, **options}
-    return subprocess.run(command(*words), capture_output=True, text=True, timeout=600, **options)
+    return subprocess.run(
+        command(*words), capture_output=True, text=True, timeout=PATIENCE, **options
+    )
 
 
 def measured(run, out, root, say, minutes):
@@ -372,7 +375,7 @@ def test_killed_and_stopped_it_goes_on_to_the_same_page(tmp_path):
                 child.send_signal(number)
                 break
             time.sleep(0.005)
-        _, err = child.communicate(timeout=300)
+        _, err = child.communicate(timeout=PATIENCE)
         if child.returncode == 130:  # unless it was done before the signal came
             assert "the same command goes on" in err or "stopped" in err
             assert "Traceback" not in err

@@ -16,6 +16,7 @@ from PIL import Image
 from typer.testing import CliRunner
 
 import linearizer as lz
+from conftest import PATIENCE, type_words
 from linearizer.apps.registry import BUILT_IN, find_app
 from linearizer.cli import app
 from linearizer.report import runs as reporting
@@ -30,16 +31,16 @@ SMALL = ("--steps", 20, "--blocks", 2, "--hidden", 16, "--batch", 32, "--log-eve
          "--validate-every", 10, "--no-tensorboard")  # fmt: skip
 
 
-def linearizer(*words, **options):
+def spawn(*words):
     return subprocess.run([sys.executable, "-m", "linearizer.cli", *map(str, words)],
-                          capture_output=True, text=True, timeout=300, **options)  # fmt: skip
+                          capture_output=True, text=True, timeout=PATIENCE)  # fmt: skip
 
 
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run that tests copy and none changes."""
     run = tmp_path_factory.mktemp("reports") / "a <b> & c"
-    done = linearizer("train", "attributes", "--data", "digits", "--out", run, *SMALL)
+    done = spawn("train", "attributes", "--data", "digits", "--out", run, *SMALL)
     assert done.returncode == 0, done.stderr
     assert f"open {run / 'report.html'}" in done.stdout and "no report" not in done.stderr
     return run
@@ -149,7 +150,7 @@ def test_its_command_gives_the_same_settings(run, tmp_path):
     words = shlex.split(command)
     assert words[:3] == ["linearizer", "train", "attributes"] and len(words) < 20
     again = tmp_path / "again"
-    done = linearizer(*words[1:], "--out", again, "--quiet")
+    done = type_words(*words[1:], "--out", again, "--quiet")
     assert done.returncode == 0 and done.stderr == ""
     assert read_config(again) == read_config(run)
     ours, theirs = ((f / "weights.safetensors").read_bytes() for f in (run, again))
@@ -299,19 +300,19 @@ def test_large_maps_are_measured_after_long_trainings_only(run):
 
 def test_the_command_writes_it_anew(run, tmp_path):
     (run / "report.html").unlink()
-    done = linearizer("report", run, "--json")
+    done = type_words("report", run, "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["files"] == [str(run / "report.html")] and result["step"] == 20
     assert 0 < result["worst_law"] < 1e-8 and "accuracy" in result["metrics"]
     assert (run / "report.html").exists()
     elsewhere = tmp_path / "new" / "mine.html"
-    assert f"wrote\n  {elsewhere}" in linearizer("report", run, "-o", elsewhere).stdout
+    assert f"wrote\n  {elsewhere}" in type_words("report", run, "-o", elsewhere).stdout
     assert text_of(elsewhere) == text_of(run / "report.html")
     for words, says in (((run, "-o", run), "expected a file to write, but .* is a folder"),
                         ((tmp_path / "none",), "there is no such run folder or shipped model"),
                         ((tmp_path,), "it has no config.json")):  # fmt: skip
-        bad = linearizer("report", *words)
+        bad = type_words("report", *words)
         assert bad.returncode == 2 and re.search(says, bad.stderr) and "Trace" not in bad.stderr
 
 
@@ -370,7 +371,7 @@ def test_an_evaluation_in_the_folder_of_a_run_leaves_its_report(run):
 
 
 def test_evaluate_writes_it(run, tmp_path):
-    done = linearizer("evaluate", run, "-o", tmp_path / "e", "--json")
+    done = type_words("evaluate", run, "-o", tmp_path / "e", "--json")
     assert done.returncode == 0, done.stderr
     files = json.loads(done.stdout)["files"]
     assert files[-1] == str(tmp_path / "e" / "report.html")

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 import pytest
 from test_strangers import CODE
 
+from conftest import PATIENCE
 from linearizer.apps import registry
 from linearizer.runs.store import save
 
@@ -31,8 +32,6 @@ FLAGS = ["--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-
          "--disable-sync"]  # fmt: skip
 TABS = ["generate", "interpolate", "project", "style", "forecast", "dynamics", "edit", "mirror",
         "algebra"]  # fmt: skip
-#: A machine that does much else may be slow; nothing here is timed.
-PATIENCE = 30_000
 
 
 @pytest.fixture(scope="module")
@@ -56,20 +55,20 @@ def server(tmp_path_factory):
     )  # fmt: skip
     address = f"http://127.0.0.1:{port}"
     try:
-        for _ in range(2400):
+        for _ in range(10 * PATIENCE):
             try:
-                urllib.request.urlopen(f"{address}/api/health", timeout=5).close()
+                urllib.request.urlopen(f"{address}/api/health", timeout=PATIENCE).close()
                 break
             except OSError:
                 if process.poll() is not None:
                     pytest.fail((runs.parent / "studio.log").read_text())
                 time.sleep(0.1)
         else:
-            pytest.fail("the studio did not start within four minutes")
+            pytest.fail("the studio did not start")
         yield address
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE)
         log.close()
 
 
@@ -93,7 +92,7 @@ def studio(server, browser):
 
     def open(place="", expect_errors=False, prepare=None, **settings):
         context = browser.new_context(**{"viewport": {"width": 1200, "height": 800}, **settings})
-        context.set_default_timeout(PATIENCE)
+        context.set_default_timeout(1000 * PATIENCE)
         page = context.new_page()
         page.on("request", lambda request: visit(request.url))
         page.on("pageerror", lambda error: said.append(str(error)))
@@ -117,7 +116,7 @@ WORRIES = ("error", "warning")
 
 def until(page, truth, arg=None):
     """Wait for a truth of the page; wait_for_function would need eval, which the page forbids."""
-    end = time.monotonic() + PATIENCE / 1000
+    end = time.monotonic() + PATIENCE
     while not page.evaluate(f"arg => {truth}", arg):
         assert time.monotonic() < end, truth
         page.wait_for_timeout(30)

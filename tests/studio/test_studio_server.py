@@ -26,6 +26,7 @@ from fastapi.testclient import TestClient
 from PIL import Image
 
 import linearizer as lz
+from conftest import PATIENCE
 from linearizer.apps.dynamics import use as simulating
 from linearizer.apps.flow.studio import one_step
 from linearizer.apps.flow.use import Steps
@@ -870,7 +871,7 @@ def test_a_body_that_never_comes_is_not_waited_for(tmp_path):
     sent = []
 
     async def receive():
-        await asyncio.sleep(60)
+        await asyncio.sleep(PATIENCE)
 
     async def send(message):
         sent.append(message)
@@ -970,7 +971,7 @@ class Slow:
         with self.lock:
             self.running += 1
             self.most = max(self.most, self.running)
-        assert self.go.wait(60)
+        assert self.go.wait(PATIENCE)
         with self.lock:
             self.running -= 1
             self.done += 1
@@ -984,7 +985,9 @@ def crowd(app, names, let_go, addresses=None):
         async def one(i, name):
             at = addresses[i] if addresses else f"10.0.0.{i}"
             transport = httpx.ASGITransport(app=app, client=(at, 1))
-            async with httpx.AsyncClient(transport=transport, base_url=HERE, timeout=120) as client:
+            async with httpx.AsyncClient(
+                transport=transport, base_url=HERE, timeout=PATIENCE
+            ) as client:
                 return await client.get("/api/model", params={"model": name})
 
         tasks = [asyncio.create_task(one(i, name)) for i, name in enumerate(names)]
@@ -1202,7 +1205,7 @@ def test_whoever_leaves_while_waiting_gives_the_place_back(tmp_path, monkeypatch
         await asyncio.gather(first, third)
         assert await gate.run("a", lambda: slow(None, "a")) == {"id": "a"}  # and the model is free
 
-    asyncio.run(asyncio.wait_for(run(), 60))
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
     assert slow.done == 3 and gate.waiting == 0 and not gate._locks
 
 
@@ -1455,7 +1458,7 @@ def test_answers_are_what_the_schema_says(client):
 def command(*words, **more):
     return subprocess.run(
         [sys.executable, "-m", "linearizer.cli", "serve", *words],
-        capture_output=True, text=True, timeout=120, **more,
+        capture_output=True, text=True, timeout=PATIENCE, **more,
     )  # fmt: skip
 
 
@@ -1498,7 +1501,7 @@ def test_what_is_accepted_is_sent_at_once():
         with listen("127.0.0.1", 0) as at:
             server = await asyncio.get_running_loop().create_server(Accepting, sock=at)
             with socket.create_connection(at.getsockname()[:2]):
-                found = await asyncio.wait_for(reached, 30)
+                found = await asyncio.wait_for(reached, PATIENCE)
             server.close()
         return found
 
@@ -1551,7 +1554,7 @@ def connected(answer, talk):
         async with made:
             await talk(made.sockets[0].getsockname())
 
-    asyncio.run(run())
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
 
 
 async def slow_answer(scope, receive, send):  # longer than a head may take
@@ -1651,7 +1654,7 @@ def test_it_serves_on_a_real_port_and_stops(tmp_path, token):
         assert names == [*lz.models(), "mine/one"]
     finally:
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert process.returncode in (0, 130), errors
     assert "Traceback" not in errors
     assert ("can be reached from other machines" in errors) == (token is not None)
@@ -1672,7 +1675,7 @@ def test_an_allowed_name_without_a_token_is_warned_of(tmp_path):
             assert answer.status == 200
     finally:
         process.send_signal(signal.SIGINT)
-        _, errors = process.communicate(timeout=60)
+        _, errors = process.communicate(timeout=PATIENCE)
     assert "anyone who can reach studio.example.org, second.example may use the studio" in errors
 
 

@@ -13,6 +13,7 @@ import pytest
 import torch
 
 import linearizer as lz
+from conftest import PATIENCE
 from linearizer.training.checkpoint import read_metrics, read_tensors
 
 CASE = Path(__file__).parent / "distributed_case.py"
@@ -37,7 +38,7 @@ def start(arguments, processes):
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
     )
     try:
-        out, err = done.communicate(timeout=150)
+        out, err = done.communicate(timeout=PATIENCE)
     finally:
         with contextlib.suppress(ProcessLookupError):
             os.killpg(done.pid, signal.SIGKILL)  # no orphans, whatever happened

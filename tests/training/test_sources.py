@@ -9,7 +9,6 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, TensorDataset
 import linearizer as lz
 from linearizer.bijections import mlp
 from linearizer.operators import Dense
-from linearizer.training.loop import Training
 from linearizer.training.sources import as_source
 
 X = torch.linspace(-1, 1, 40, dtype=torch.float64).reshape(20, 2)
@@ -25,6 +24,22 @@ class Items(Dataset):
         return X[i], Y[i]
 
 
+class Frame:
+    """As a data frame of pandas: columns are what [] gives."""
+
+    def __init__(self, values):
+        self.values = values
+
+    def __len__(self):
+        return len(self.values)
+
+    def __getitem__(self, column):
+        raise KeyError(column)
+
+    def to_numpy(self):
+        return self.values.numpy()
+
+
 PAIRS = {
     "tensors": (X, Y),
     "list": [X, Y],
@@ -33,6 +48,8 @@ PAIRS = {
     "map-style data set": Items(),
     "DataLoader": DataLoader(Items(), batch_size=3, shuffle=True),
     "list of samples": [(X[i], Y[i]) for i in range(20)],
+    "backwards": (X.numpy()[::-1].copy()[::-1], Y.numpy()[::-1].copy()[::-1]),
+    "data frames": (Frame(X), Frame(Y)),
 }
 
 
@@ -45,7 +62,7 @@ def test_any_data_give_the_samples_that_are_asked_for(data):
 
 
 def test_one_array_gives_batches_of_a_tensor():
-    for data in (X, X.numpy(), TensorDataset(X)):
+    for data in (X, X.numpy(), TensorDataset(X), X.tolist(), Frame(X)):
         assert torch.equal(as_source(data).batch(INDEX), X[INDEX])
 
 
@@ -65,6 +82,9 @@ class Stream(IterableDataset):
         (DataLoader(Stream()), r"data: the DataLoader has an iterable data set.*__getitem__"),
         ((X, Y[:3]), r"data: expected arrays \(n, …\) of one n, got \(20, 2\), \(3, 2\)\."),
         (np.float64(3.0), r"data: expected arrays \(n, …\) of one n, got \(\)\."),
+        (["a", "b"], "data: expected tensors, arrays, .* got list of strings"),
+        ([[1.0, 2.0], [3.0]], "data: expected arrays of numbers"),
+        (X.to_sparse(), r"data: expected dense tensors, .* to_dense\(\)"),
         ("digits", "data: expected tensors, arrays, a data set .* got str"),
         ({"x": X}, "data: expected tensors, arrays, a data set .* got dict"),
         (iter([X]), "data: expected tensors, arrays, a data set .* got list_iterator"),
@@ -88,9 +108,9 @@ def test_eight_lines_train_a_module_of_ones_own(tmp_path):
         return (f(x) - y).square().mean(1)
 
     how = {"batch": 8, "validate_every": 10, "tensorboard": False, "rate": 1e-2}
-    first = lz.fit(f, loss, (X, Y), Training(steps=20, **how), tmp_path / "run", progress=False,
+    first = lz.fit(f, loss, (X, Y), lz.Training(steps=20, **how), tmp_path / "run", progress=False,
                    validation=(X, Y), measure=error)  # fmt: skip
-    again = lz.fit(f, loss, (X, Y), Training(steps=60, **how), tmp_path / "run", progress=False,
+    again = lz.fit(f, loss, (X, Y), lz.Training(steps=60, **how), tmp_path / "run", progress=False,
                    validation=(X, Y), measure=error, resume=True)  # fmt: skip
     assert (first.step, again.step) == (20, 60)
     assert again.losses["loss"] < first.losses["loss"]
@@ -130,6 +150,19 @@ def test_samples_are_taken_by_number_and_nothing_else():
         as_source(np.array(["a", "b"]))
 
 
+@pytest.mark.parametrize("samples", [[object()] * 9, [torch.zeros(i + 1) for i in range(9)]])
+def test_samples_that_make_no_batch_are_one_sentence(samples):
+    class Samples(Dataset):
+        def __len__(self):
+            return len(samples)
+
+        def __getitem__(self, i):
+            return samples[i]
+
+    with pytest.raises(ValueError, match="^validation: the samples do not make a batch .* Give"):
+        as_source(Samples(), "validation").batch(INDEX)
+
+
 class Squares(nn.Module):
     def forward(self, net, batch):
         return (net(batch) - batch).square().mean()
@@ -145,7 +178,7 @@ class Squares(nn.Module):
     ids=["module", "default", "any"],
 )
 def test_a_loss_gets_what_it_asks_for(loss):
-    result = lz.fit(nn.Linear(2, 2), loss, X, Training(steps=2, batch=4), progress=False)
+    result = lz.fit(nn.Linear(2, 2), loss, X, lz.Training(steps=2, batch=4), progress=False)
     assert result.step == 2
 
 
@@ -161,12 +194,12 @@ def test_a_loss_gets_what_it_asks_for(loss):
 )
 def test_a_loss_of_another_kind_is_one_sentence(loss, message):
     with pytest.raises((TypeError, ValueError), match=message):
-        lz.fit(nn.Linear(2, 2), loss, X, Training(steps=2, batch=4), progress=False)
+        lz.fit(nn.Linear(2, 2), loss, X, lz.Training(steps=2, batch=4), progress=False)
 
 
 def test_a_measure_is_one_number_for_each_sample():
     with pytest.raises(ValueError, match=r"measure 'value' as one number for each of 8 samples"):
-        lz.fit(nn.Linear(2, 2), Squares(), X, Training(steps=2, batch=8, validate_every=1),
+        lz.fit(nn.Linear(2, 2), Squares(), X, lz.Training(steps=2, batch=8, validate_every=1),
                progress=False, validation=X, measure=Squares())  # fmt: skip
 
 
@@ -184,5 +217,5 @@ def test_a_loss_may_draw_and_have_terms():
     def loss(net, batch, draw):
         return {"fit": (net(batch) - batch).square().mean(), "noise": 0 * draw.normal(batch).mean()}
 
-    result = lz.fit(net, loss, X, Training(steps=2, batch=4), progress=False)
+    result = lz.fit(net, loss, X, lz.Training(steps=2, batch=4), progress=False)
     assert set(result.losses) == {"loss", "fit", "noise"}

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import linearizer as lz
+from conftest import PATIENCE
 from linearizer.bijections import mlp
 from linearizer.training.checkpoint import read_metrics, read_tensors, tensors_of
 from linearizer.training.loop import DivergedError, Interrupted, Training
@@ -604,7 +605,7 @@ print(len(kills), "kills", kills)
 def test_ten_kills_lose_at_most_the_work_since_a_checkpoint(tmp_path):
     done = subprocess.run(
         [sys.executable, "-c", DRIVER, str(tmp_path), "0"],
-        capture_output=True, text=True, timeout=300,
+        capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert done.stdout.startswith("10 kills")

@@ -39,14 +39,21 @@ class _Rows:
 class _Items:
     """A map-style data set; samples are collated as a DataLoader does it."""
 
-    def __init__(self, items: Any, collate: Callable[[list[Any]], Any]) -> None:
-        self.items, self.collate = items, collate
+    def __init__(self, items: Any, collate: Callable[[list[Any]], Any], what: str) -> None:
+        self.items, self.collate, self.what = items, collate, what
 
     def __len__(self) -> int:
         return len(self.items)
 
     def batch(self, index: Tensor) -> Any:
-        made = self.collate([self.items[i] for i in index.tolist()])
+        samples = [self.items[i] for i in index.tolist()]
+        try:
+            made = self.collate(samples)
+        except (TypeError, RuntimeError) as problem:
+            raise ValueError(
+                f"{self.what}: the samples do not make a batch ({problem}). Give tensors or "
+                "numbers of one shape for all samples, or a DataLoader with a collate_fn."
+            ) from None
         return tuple(made) if isinstance(made, list) else made
 
 
@@ -54,9 +61,10 @@ def as_source(data: object, what: str = "data") -> Source:
     r"""Data as a source of batches.
 
     Arguments:
-        data: A source already; a tensor or numpy array (n, \*shape); a tuple or list of them with
-            equal n; a TensorDataset or any map-style data set; a DataLoader, whose data set and
-            collate function are taken (order and batch size are those of ``Training``).
+        data: A source already; a tensor, numpy array or data frame (n, \*shape), or a list of rows
+            of numbers; a tuple or list of arrays with equal n; a TensorDataset or any map-style
+            data set; a DataLoader, whose data set and collate function are taken (order and batch
+            size are those of ``Training``). Numbers keep their dtype.
 
     Example:
         >>> x, y = as_source((torch.arange(6.0).reshape(3, 2), torch.tensor([0, 1, 2]))).batch(
@@ -75,30 +83,48 @@ def as_source(data: object, what: str = "data") -> Source:
             )
         if isinstance(data.dataset, TensorDataset):
             return as_source(data.dataset, what)
-        return _Items(data.dataset, data.collate_fn if data.batch_size else default_collate)
+        return _Items(data.dataset, data.collate_fn if data.batch_size else default_collate, what)
     if isinstance(data, TensorDataset):
         return _Rows(data.tensors, single=len(data.tensors) == 1)
     if _is_array(data):
         return _rows([data], what)
+    first = data[0] if isinstance(data, tuple | list) and data else None
     if isinstance(data, tuple | list) and data and all(map(_is_array, data)):
         return _rows(data, what)
-    if numbered and not isinstance(data, str | dict | IterableDataset):
-        return _Items(data, default_collate)
+    if isinstance(first[0] if isinstance(first, list) and first else first, int | float):
+        return _rows([data], what)
+    words = isinstance(first, str)
+    if numbered and not words and not isinstance(data, str | dict | IterableDataset):
+        return _Items(data, default_collate, what)
     raise TypeError(
         f"{what}: expected tensors, arrays, a data set with __len__ and __getitem__, or a "
-        f"DataLoader, got {type(data).__name__}."
+        f"DataLoader, got {type(data).__name__}{' of strings' if words else ''}."
     )
 
 
 def _is_array(value: object) -> bool:
-    return isinstance(value, Tensor) or type(value).__module__ == "numpy"
+    """Whether it is a tensor, of numpy, or a data frame or column of one."""
+    return (
+        isinstance(value, Tensor)
+        or type(value).__module__ == "numpy"
+        or callable(getattr(value, "to_numpy", None))
+    )
+
+
+def _as_tensor(array: Any) -> Tensor:
+    """A tensor of anything array-like; torch knows no steps backwards, as of x[::-1]."""
+    array = array.to_numpy() if hasattr(array, "to_numpy") else array
+    backwards = any(step < 0 for step in getattr(array, "strides", ()))
+    return torch.as_tensor(array.copy() if backwards else array)
 
 
 def _rows(arrays: Sequence[Any], what: str) -> _Rows:
     try:
-        tensors = [torch.as_tensor(a) for a in arrays]
-    except TypeError as problem:
+        tensors = [_as_tensor(a) for a in arrays]
+    except (TypeError, ValueError) as problem:
         raise TypeError(f"{what}: expected arrays of numbers ({problem}).") from None
+    if any(t.layout is not torch.strided for t in tensors):
+        raise TypeError(f"{what}: expected dense tensors, got a sparse one. Call its to_dense().")
     if any(t.ndim == 0 for t in tensors) or len({len(t) for t in tensors}) != 1:
         shapes = ", ".join(str(tuple(t.shape)) for t in tensors)
         raise ValueError(f"{what}: expected arrays (n, …) of one n, got {shapes}.")
