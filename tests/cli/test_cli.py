@@ -121,7 +121,7 @@ def test_a_run_from_before_a_setting_of_the_data_goes_on(run, tmp_path):
     config = json.loads((old / "config.json").read_text())
     assert config["data"].pop("skip_broken") is False
     (old / "config.json").write_text(json.dumps(config))
-    done = linearizer("resume", old)
+    done = type_words("resume", old)
     assert done.returncode == 0, done.stderr
 
 

@@ -219,3 +219,34 @@ def test_a_loss_may_draw_and_have_terms():
 
     result = lz.fit(net, loss, X, lz.Training(steps=2, batch=4), progress=False)
     assert set(result.losses) == {"loss", "fit", "noise"}
+
+
+LOSS = Squares()
+MISTAKES = [
+    ({"model": nn.ReLU()}, "model with weights to train, got none with requires_grad"),
+    ({"model": nn.Linear}, "model as a torch module, got the class Linear"),
+    ({"loss": "mse"}, r"the loss as a function of \(model, batch\).* got str"),
+    ({"loss": lambda net: 0}, r"a loss or measure of \(model, batch\), .* got one of \(net\)"),
+    ({"loss": lambda net, x, *, w: 0}, r"got one of \(net, x, \*, w\)"),
+    ({"loss": lambda net, x: {}}, "from the loss, got dict"),
+    ({"loss": lambda net, x: {"a": 1.0}}, r"got a dict with float\. Leave \.item"),
+    ({"loss": lambda net, x: LOSS(net, x).detach()}, "constant in them. Leave detach"),
+    ({"loss": lambda net, x: LOSS(net, x) * 1j}, "got one that is complex"),
+    ({"config": {"steps": 2}}, "settings as lz.Training, got dict"),
+    ({"validation": X}, "validation data need a measure, got none"),
+]
+
+
+@pytest.mark.parametrize(("change", "message"), MISTAKES)
+def test_a_mistake_is_one_sentence(change, message):
+    right = {"model": nn.Linear(2, 2), "loss": LOSS, "data": X}
+    config = lz.Training(steps=2, batch=4)
+    with pytest.raises((TypeError, ValueError), match=f"^training: .*{message}"):
+        lz.fit(**{**right, "config": config, **change}, progress=False)
+
+
+def test_draw_may_be_a_keyword():
+    def loss(net, x, *, draw):
+        return LOSS(net, x + 0.01 * draw.normal(x))
+
+    assert lz.fit(nn.Linear(2, 2), loss, X, lz.Training(steps=2), progress=False).step == 2

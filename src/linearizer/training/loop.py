@@ -183,11 +183,17 @@ def fit(
         progress: Show a bar, or lines where stderr is no terminal; a text says what is trained.
     """
     config = config or Training()
+    _check(model, loss, measure, config)
     data = as_source(data)
     validation = None if validation is None else as_source(validation, "validation")
     loss, measure = _with_draw(loss), measure and _with_draw(measure)
     if validation is not None and not len(validation):
         raise ValueError("training: expected validation data, got an empty set.")
+    if validation is not None and measure is None:
+        raise ValueError(
+            "training: validation data need a measure, got none. Give one: as the loss, with one "
+            "number for each sample."
+        )
     if config.patience not in (0, PATIENCE) and (validation is None or measure is None):
         raise ValueError("training: patience needs validation data and a measure.")
     with contextlib.ExitStack() as stack:
@@ -209,22 +215,65 @@ def fit(
         return loop.train(stack, progress)
 
 
+def _check(model: object, loss: object, measure: object, config: object) -> None:
+    """Refuse what cannot be trained or called."""
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"training: expected the model as a torch module, got {_kind(model)}. Make it a "
+            "subclass of nn.Module, and give an object of it."
+        )
+    if not any(p.requires_grad for p in model.parameters()):
+        raise ValueError(
+            "training: expected a model with weights to train, got none with requires_grad. Give "
+            "it parameters (nn.Parameter), or call requires_grad_() on it."
+        )
+    for name, function in (("loss", loss), ("measure", measure)):
+        if not callable(function) and (function is not None or name == "loss"):
+            raise TypeError(
+                f"training: expected the {name} as a function of (model, batch), or of (model, "
+                f"batch, draw), got {_kind(function)}."
+            )
+    if not isinstance(config, Training):
+        raise TypeError(
+            f"training: expected the settings as lz.Training, got {_kind(config)}. Write "
+            "lz.Training(steps=1000), say."
+        )
+
+
+def _kind(value: object) -> str:
+    return f"the class {value.__name__}" if isinstance(value, type) else type(value).__name__
+
+
 def _with_draw(function: AnyLoss) -> Loss:
     """Return a loss or measure that takes a draw, also where the user's takes none."""
     if _takes_draw(function):
         return function
-    return lambda model, batch, draw: function(model, batch)
+    try:
+        takes = inspect.signature(function)
+    except (TypeError, ValueError):  # no signature is known of it
+        return lambda model, batch, draw: function(model, batch)
+    for names in ((), ("draw",)):  # draw may be a keyword
+        with contextlib.suppress(TypeError):
+            takes.bind(None, None, **dict.fromkeys(names))
+            return lambda model, batch, draw: function(model, batch, **dict.fromkeys(names, draw))
+    raise TypeError(
+        f"training: expected a loss or measure of (model, batch), or of (model, batch, draw), got "
+        f"one of {takes}."
+    )
 
 
 def _as_terms(found: object, name: str) -> Terms:
     """Return what a loss or a measure gave as terms; one tensor has the name."""
     if isinstance(found, Tensor):
         return {name: found}
-    if isinstance(found, Mapping) and all(isinstance(v, Tensor) for v in found.values()):
-        return dict(found)
+    terms = found if isinstance(found, Mapping) and found else {"": found}
+    bad = [v for v in terms.values() if not isinstance(v, Tensor)]
+    if not bad:
+        return dict(terms)
+    advice = " Leave .item() and float() out." if isinstance(bad[0], float) else ""
     raise TypeError(
         f"training: expected a tensor, or a dict of tensors by name, from the {name}, got "
-        f"{type(found).__name__}."
+        f"{type(found).__name__ if terms is not found else f'a dict with {_kind(bad[0])}'}.{advice}"
     )
 
 
@@ -492,7 +541,13 @@ class _Loop:
                 if value.ndim:
                     raise ValueError(
                         "training: expected the loss as one number, a mean over the batch, got a "
-                        f"tensor of shape {tuple(value.shape)}."
+                        f"tensor of shape {tuple(value.shape)}. Take its mean()."
+                    )
+                if not value.requires_grad or value.is_complex():
+                    raise ValueError(
+                        "training: expected a real loss that depends on the model's weights, got "
+                        f"one that is {'complex' if value.is_complex() else 'constant in them'}. "
+                        "Leave detach(), no_grad and .numpy() out of it."
                     )
                 (value / config.accumulate if config.accumulate > 1 else value).backward()
             for name, term in terms.items():
