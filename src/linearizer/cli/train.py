@@ -282,7 +282,7 @@ def show_runs(
         return
     from ..training.progress import duration
 
-    cells = [("run", "app", "data", "steps", "key metric", "time", "changed")]
+    cells = [("run", "app", "data", "steps", "key metric", "linear", "time", "changed")]
     for row in rows:
         value = row.problem or ("–" if row.value is None else f"{row.metric} {row.value:.4g}")
         cells.append(
@@ -292,6 +292,7 @@ def show_runs(
                 row.data,
                 f"{row.step}/{row.steps}",
                 value,
+                "–" if row.yardstick is None else f"{row.yardstick:.4g}",
                 duration(row.seconds),
                 row.changed[:16],
             )

@@ -27,6 +27,7 @@ from ..training.checkpoint import (
     atomic,
     best_measures,
     check_target,
+    find_yardstick,
     make_parent,
     read_config,
     read_metrics,
@@ -138,6 +139,10 @@ def _facts(
     for key, value in best_measures(config, rows).items():
         if value is not None:
             yield f"{key} on validation data", f"{value:.5g}"
+    plain = find_yardstick(rows)
+    for key, value in plain.items():
+        if isinstance(value, int | float):
+            yield f"{key} of {plain.get('name')}, the plain linear yardstick", f"{value:.5g}"
 
 
 def _settings(config: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

@@ -12,6 +12,7 @@ from ..training.checkpoint import (
     METRICS,
     WEIGHTS,
     best_measures,
+    find_yardstick,
     read_config,
     read_metrics,
 )
@@ -32,6 +33,7 @@ class Row(NamedTuple):
     steps: int
     metric: str
     value: float | None
+    yardstick: float | None  #: the same of a plain linear method
     seconds: float
     changed: str
     problem: str
@@ -65,7 +67,7 @@ def _row(run: Path, root: Path) -> Row:
         rows = read_metrics(run / METRICS, TAIL)
         measured = best_measures(config, rows)
     except (ValueError, OSError, OverflowError) as problem:
-        return Row(str(run), "?", "?", 0, 0, "", None, 0.0, changed, str(problem))
+        return Row(str(run), "?", "?", 0, 0, "", None, None, 0.0, changed, str(problem))
     metric = str((config["metric"] or {}).get("name", ""))
     steps = (config["training"] or {}).get("steps")
     return Row(
@@ -76,6 +78,7 @@ def _row(run: Path, root: Path) -> Row:
         steps if isinstance(steps, int) else 0,
         metric,
         measured.get(metric),
+        find_yardstick(rows).get(metric),
         max((r.get("seconds") or 0.0 for r in rows), default=0.0),
         changed,
         "" if (run / WEIGHTS).is_file() else "no weights yet",

@@ -28,6 +28,7 @@ __all__ = [
     "best_measures",
     "check_target",
     "fill",
+    "find_yardstick",
     "finite",
     "make_parent",
     "name_full_disk",
@@ -438,6 +439,12 @@ def finite(row: object) -> Any:
     if isinstance(row, Mapping):
         return {k: finite(v) for k, v in row.items()}
     return None if isinstance(row, float) and not math.isfinite(row) else row
+
+
+def find_yardstick(rows: list[dict[str, Any]]) -> dict[str, Any]:
+    """What the plain linear yardstick of a run measured, and its name; empty without one."""
+    found = [r["yardstick"] for r in rows if isinstance(r.get("yardstick"), dict)]
+    return found[-1] if found else {}
 
 
 def best_measures(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, float]:

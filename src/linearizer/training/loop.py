@@ -573,7 +573,7 @@ class _Loop:
         if self.run is not None:
             kept = (
                 f"The last good checkpoint, step {self.saved_step}, is kept in {self.run}. "
-                if self.saved_step
+                if self.saved_step is not None
                 else "No checkpoint had been written yet. "
             )
         return (
