@@ -124,6 +124,26 @@ def studio_table() -> str:
     return "\n".join(lines) + "\n"
 
 
+def faults_line() -> str:
+    """What kills and damaged files did, for the page about training."""
+    found = read("faults")
+    kills, studio = found["kill_9"], found["studio"]
+    files = found["damaged_files"]
+    count, broken = (sum(row[key] for row in files.values()) for key in ("files", "broken"))
+    opened = sum(row.get("opened", 0) for row in files.values())
+    memory = studio["server_resident_mib_after_each_1000"]
+    return (
+        f"`python benchmarks/faults.py`: {kills['kills']} kills by signal 9 at random moments, "
+        f"{kills['in_the_middle_of_training']} of them in the middle of training at "
+        f"{kills['different_steps']} different steps; {kills['runs_finished']} runs went on to "
+        f"their end, of which {kills['runs_that_differ']} differ from a run that nobody killed in "
+        f"any bit. {count:,} randomly damaged files ({', '.join(files)}): {opened} open, the "
+        f"others are one sentence, {broken} anything else. {studio['requests']:,} requests to the "
+        f"studio: {studio['errors']} errors, {memory[0]:.0f} MiB after the first thousand and "
+        f"{memory[-1]:.0f} at the end.\n"
+    )
+
+
 def peers_table() -> str:
     """What was measured beside other packages, for the page that compares with them."""
     lines = ["| compared | ours | theirs | command |", "|---|---|---|---|"]

@@ -8,7 +8,14 @@ from __future__ import annotations
 from pathlib import Path
 
 from common import HERE, read
-from docs_tables import collapse_table, kept_line, loop_table, peers_table, studio_table
+from docs_tables import (
+    collapse_table,
+    faults_line,
+    kept_line,
+    loop_table,
+    peers_table,
+    studio_table,
+)
 
 DOCS = HERE.parent / "docs"
 
@@ -123,6 +130,7 @@ def main() -> None:
         ("peers.md", "peers", peers_table()),
         ("training.md", "loop", loop_table()),
         ("training.md", "kept", kept_line()),
+        ("training.md", "faults", faults_line()),
         ("flow.md", "collapse", collapse_table()),
         ("studio.md", "studio", studio_table()),
     ):

@@ -725,7 +725,16 @@ def test_broken_runs_are_listed_with_their_problem(tmp_path):
     assert client.get("/api/model", params={"model": "pendulum"}).status_code == 200
 
 
-@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1e999", "1" + "0" * 400])
+def test_a_metric_of_400_digits_is_left_out(tmp_path):
+    client, runs = own(tmp_path)
+    shutil.copytree(SHIPPED / "pendulum", runs / "mine")
+    line = f'{{"step": 1, "seconds": 1.0, "validation": {{"error": 1{"0" * 400}}}}}\n'
+    (runs / "mine" / "metrics.jsonl").write_text(line)
+    row = client.get("/api/models").json()["models"][-1]
+    assert row["metric"] is None and not row["problem"]
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1e999"])
 def test_a_metric_that_is_not_finite_is_null(tmp_path, value):
     client, runs = own(tmp_path)
     shutil.copytree(SHIPPED / "pendulum", runs / "mine")
