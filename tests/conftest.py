@@ -39,11 +39,11 @@ def type_words(*words, cwd=".", env=None):
 @pytest.fixture(autouse=True)
 def double_precision():
     """float64 and a fixed seed, unless a test asks for another."""
-    before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float64)
     torch.manual_seed(0)
     yield
-    torch.set_default_dtype(before)
+    torch.set_default_dtype(torch.float32)  # as fixtures of a whole file find it
+    assert torch.is_grad_enabled(), "this test leaves gradients off for the next one"
 
 
 @pytest.fixture(scope="session")

@@ -470,7 +470,7 @@ def test_simulate_refuses_with_a_sentence(run, tmp_path):
             simulating.simulate(run, **call)
         return str(error.value)
 
-    assert "expected 2 numbers with commas between (θ, ω)" in said(start="1")
+    assert "expected 2 finite numbers with commas between (θ, ω)" in said(start="1")
     assert "expected test:0 to test:7" in said(start="test:8")
     assert "expected modes 0 to 1, got 7" in said(drop=[7])
     assert "ends in .csv or .npz" in said(out=tmp_path / "x.txt")

@@ -1,19 +1,16 @@
 """Forecasts: the laws of their map, the closed-form start, intervals, tables, and the commands."""
 
-import contextlib
 import csv
 import datetime
-import io
 import json
-import sys
-from typing import NamedTuple
 
 import pytest
 import torch
+from conftest import type_words
 from matplotlib.figure import Figure
 
 from laws import close
-from linearizer import cli, data
+from linearizer import data
 from linearizer.apps.forecast import evaluate as evaluation
 from linearizer.apps.forecast import model as forecast
 from linearizer.apps.forecast import use as forecasting
@@ -528,33 +525,13 @@ def test_numbers_may_count_the_time(tmp_path):
 # -- commands ----------------------------------------------------------------------------------
 
 
-class Done(NamedTuple):
-    returncode: int
-    stdout: str
-    stderr: str
-
-
-def linearizer(*arguments):
-    """The command line in this process, in float32 as users have it."""
-    torch.set_default_dtype(torch.float32)
-    out, err, before = io.StringIO(), io.StringIO(), sys.argv
-    sys.argv = ["linearizer", *map(str, arguments)]
-    try:
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            code = cli.run()
-    finally:
-        sys.argv = before
-        torch.set_default_dtype(torch.float64)
-    return Done(code, out.getvalue(), err.getvalue())
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory):
     """A run of the daily preset on a small table, by the command."""
     torch.manual_seed(0)
     folder = tmp_path_factory.mktemp("forecast")
     path = written(folder / "my.csv", values=rows())
-    done = linearizer("train", "forecast", "--csv", path, "--time", "date", "--target", "all",
+    done = type_words("train", "forecast", "--csv", path, "--time", "date", "--target", "all",
                       "--look-back", LOOK_BACK, "--horizon", HORIZON, "--preset", "daily",
                       "--hidden", 8, "--steps", 30, "--validate-every", 10, "--no-tensorboard",
                       "-o", folder / "run")  # fmt: skip
@@ -576,7 +553,7 @@ def test_a_run_knows_its_table_and_starts_from_the_closed_form(trained):
 def test_a_forecast_continues_the_table_in_its_units(trained, tmp_path):
     recent = written(tmp_path / "recent.csv", n=100)
     out, plot = tmp_path / "f.csv", tmp_path / "f.png"
-    done = linearizer("forecast", trained, "--csv", recent, "-o", out, "--plot")
+    done = type_words("forecast", trained, "--csv", recent, "-o", out, "--plot")
     assert done.returncode == 0, done.stderr
     assert "6 rows, 2021-03-05 04:00 to 2021-03-05 09:00" in done.stdout and plot.exists()
     with open(out, newline="") as file:
@@ -593,7 +570,7 @@ def test_a_forecast_continues_the_table_in_its_units(trained, tmp_path):
     t = day_of([str(START + 99 * HOUR)]).float()
     said = model.unscale(model.predict(model.scale(values)[None], t))[0]
     assert torch.allclose(said, middle.float(), atol=1e-3)
-    narrow = linearizer("forecast", trained, "--csv", recent, "-o", tmp_path / "g.csv",
+    narrow = type_words("forecast", trained, "--csv", recent, "-o", tmp_path / "g.csv",
                         "--coverage", 0.5, "--json")  # fmt: skip
     assert json.loads(narrow.stdout)["coverage"] == 0.5
     with open(tmp_path / "g.csv", newline="") as file:
@@ -612,7 +589,7 @@ def test_a_forecast_refuses_what_does_not_fit(trained, tmp_path):
         (other, "there is no column 'c' of numbers. It has a, b."),
         (tmp_path / "none.csv", "there is no such file"),
     ):
-        done = linearizer("forecast", trained, "--csv", path)
+        done = type_words("forecast", trained, "--csv", path)
         assert done.returncode == 2 and said in done.stderr and "Traceback" not in done.stderr
     with pytest.raises(ValueError, match="expected a column 'date' for the time"):
         forecasting.forecast(trained, dateless)
@@ -632,9 +609,9 @@ def test_gaps_of_a_recent_table_are_filled_only_if_asked(trained, tmp_path):
         lines[30][1], lines[35][2] = "", "-9999"
 
     path, out = written(tmp_path / "recent.csv", n=40, change=faults), tmp_path / "f.csv"
-    done = linearizer("forecast", trained, "--csv", path, "-o", out)
+    done = type_words("forecast", trained, "--csv", path, "-o", out)
     assert done.returncode == 2 and "in line 32, column 'a'" in done.stderr and not out.exists()
-    done = linearizer("forecast", trained, "--csv", path, "-o", out, "--missing", "interpolate",
+    done = type_words("forecast", trained, "--csv", path, "-o", out, "--missing", "interpolate",
                       "--sentinel", "-9999")  # fmt: skip
     assert done.returncode == 0 and "filled by interpolation: 1 in 'a', 1 in 'b'" in done.stderr
     assert "-9999 was read as missing: 1 in 'b'" in done.stderr
@@ -644,7 +621,7 @@ def test_gaps_of_a_recent_table_are_filled_only_if_asked(trained, tmp_path):
 
 
 def test_a_run_is_measured_on_its_own_table(trained, tmp_path):
-    done = linearizer("evaluate", trained, "-o", tmp_path / "e", "--json")
+    done = type_words("evaluate", trained, "-o", tmp_path / "e", "--json")
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     model = open_run(trained).model.float()
@@ -656,18 +633,18 @@ def test_a_run_is_measured_on_its_own_table(trained, tmp_path):
     assert 0.7 < result["intervals"]["coverage"] < 1 and result["test_windows"] == len(test)
     for name in ("forecast.json", "error-by-step.png", "example.png"):
         assert (tmp_path / "e" / name).stat().st_size > 500
-    plain = linearizer("evaluate", trained, "-o", tmp_path / "e", "-n", 7)
+    plain = type_words("evaluate", trained, "-o", tmp_path / "e", "-n", 7)
     assert "nominal 0.9, coverage" in plain.stdout and "last value: mse" in plain.stdout
     assert "test windows 7" in plain.stdout
 
 
 def test_a_wrong_table_is_one_sentence_on_the_command_line(tmp_path):
     path = written(tmp_path / "my.csv", change=put(4, 2, "wet"))
-    done = linearizer("train", "forecast", "--csv", path, "--out", tmp_path / "run")
+    done = type_words("train", "forecast", "--csv", path, "--out", tmp_path / "run")
     assert done.returncode == 2 and done.stderr.count("\n") == 1
     assert "expected a number in line 6, column 'b', found 'wet'" in done.stderr
     for flag in ("--missing", "--fill"):
-        done = linearizer("train", "forecast", "--csv", path, flag, "guess")
+        done = type_words("train", "forecast", "--csv", path, flag, "guess")
         assert done.returncode == 2 and "guess" in done.stderr
 
 
@@ -679,42 +656,46 @@ def test_own_tables_are_measured_by_their_columns(trained, tmp_path):
     other = tmp_path / "other.csv"
     other.write_text("\n".join(map(",".join, lines)))
     flags = ("--columns", "numeric", "--fill=interpolate", "--out", tmp_path / "e", "--json")
-    done = linearizer("evaluate", trained, "--data", other, *flags)
+    done = type_words("evaluate", trained, "--data", other, *flags)
     assert done.returncode == 0, done.stderr
     ours = json.loads(done.stdout)["errors"]["ours"]["mse"]
-    done = linearizer("evaluate", trained, "--data", path, "--out", tmp_path / "e", "--json")
+    done = type_words("evaluate", trained, "--data", path, "--out", tmp_path / "e", "--json")
     assert ours == pytest.approx(json.loads(done.stdout)["errors"]["ours"]["mse"], rel=0.05)
     for words, said in ((("more",), "expected one run and flags, got 'more'"),
                         (("--fil", "drop"), "there is no setting 'fil'")):  # fmt: skip
-        done = linearizer("evaluate", trained, *words)
+        done = type_words("evaluate", trained, *words)
         assert done.returncode == 2 and said in done.stderr
 
 
 def test_a_plot_has_the_dates_of_its_table(trained, tmp_path, monkeypatch):
     seen = []
-    monkeypatch.setattr(Figure, "savefig", lambda figure, path: seen.append(figure))
+    save = Figure.savefig
+    monkeypatch.setattr(
+        Figure, "savefig", lambda figure, *a, **k: (seen.append(figure), save(figure, *a, **k))
+    )
     path = written(tmp_path / "my.csv", n=40)
-    done = linearizer("forecast", trained, "--csv", path, "-o", tmp_path / "f.csv", "--plot")
+    done = type_words("forecast", trained, "--csv", path, "-o", tmp_path / "f.csv", "--plot")
     assert done.returncode == 0, done.stderr
     axes = seen[0].axes[-1]
     assert (
         str(axes.lines[0].get_xdata()[-1]).startswith("2021-03-02T15:00")
         and axes.get_xlabel() == ""
     )
-    forecasting.series_plot(path, *(torch.zeros(3, 1),) * 4, None, ["a"], times=["x"] * 6)
+    path, zeros = tmp_path / "x.png", (torch.zeros(3, 1),) * 4
+    forecasting.series_plot(path, *zeros, None, ["a"], times=["x"] * 6)
     assert seen[1].axes[0].get_xlabel() == "steps after the last row"
 
 
 def test_spectrum_certificate_and_back_casts_of_a_run(trained):
     picture = trained.parent / "values.png"
-    done = linearizer("spectrum", trained, "-o", picture)
+    done = type_words("spectrum", trained, "-o", picture)
     assert done.returncode == 0 and picture.read_bytes().startswith(b"\x89PNG"), done.stderr
-    done = linearizer("spectrum", trained, "-k", 4)
+    done = type_words("spectrum", trained, "-k", 4)
     assert done.returncode == 0, done.stderr
     assert f"core {3 * HORIZON} × {3 * LOOK_BACK}" in done.stdout
     for name in ("spectrum.png", "input-singular-vectors.png", "output-singular-vectors.png"):
         assert (trained / "spectrum" / name).stat().st_size > 1000
-    assert linearizer("certify", trained).returncode == 0
+    assert type_words("certify", trained).returncode == 0
     model = open_run(trained).model.double()
     _, y, t = (v.double() for v in source().test.batch(torch.arange(4)))
     f = model(float(t[0]))
@@ -761,7 +742,7 @@ def test_a_period_is_known_from_the_step():
 
 def test_another_table_is_measured_in_the_scale_of_training(trained, tmp_path):
     path = written(tmp_path / "other.csv", values=2 * rows(seed=1) + 3)
-    result = json.loads(linearizer("evaluate", trained, "--data", path, "--json").stdout)
+    result = json.loads(type_words("evaluate", trained, "--data", path, "--json").stdout)
     model, settings = open_run(trained).model, open_run(trained).config["data"]
     test = SERIES.load(SeriesSettings(**{**settings, "name": str(path)}), None, None).test
     x, y, t = test.batch(torch.arange(len(test)))
@@ -770,7 +751,7 @@ def test_another_table_is_measured_in_the_scale_of_training(trained, tmp_path):
     mse = float((model.predict(x, t) - y).detach().square().mean())
     assert result["errors"]["ours"]["mse"] == pytest.approx(mse, rel=1e-3)
     path.write_text(path.read_text().replace("date,a,b,c", "date,a,b,d"))
-    done = linearizer("evaluate", trained, "--data", path)
+    done = type_words("evaluate", trained, "--data", path)
     assert done.returncode == 2 and "expected the columns a, b, c, as in training" in done.stderr
 
 

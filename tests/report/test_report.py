@@ -218,7 +218,7 @@ def test_a_run_without_pictures_or_with_broken_ones(run):
 def test_a_run_without_weights_is_told_as_far_as_it_is(run):
     (run / "weights.safetensors").unlink()
     rows = text_of(run / "metrics.jsonl").splitlines(keepends=True)
-    (run / "metrics.jsonl").write_text("".join(rows[:7]) + rows[7][:9])
+    (run / "metrics.jsonl").write_text("".join(rows[:8]) + rows[8][:9])
     result = reporting.write_run_report(run)
     made = text_of(run / "report.html")
     assert result["step"] == 7 and "7 of 20, not finished" in made

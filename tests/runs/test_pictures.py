@@ -18,6 +18,7 @@ def test_labels_and_titles_stay_inside_and_apart(tmp_path, monkeypatch, rows, co
 
     def keep(figure, path, **options):
         seen.update(options, figure=figure)
+        path.touch()
 
     monkeypatch.setattr(Figure, "savefig", keep)
     image_grid(tmp_path / "a.png", [torch.rand(2, 1, 4, 4)], rows, columns, title)

@@ -15,6 +15,7 @@ from safetensors.torch import save_file
 from torch import nn
 
 import linearizer as lz
+from conftest import PATIENCE
 from linearizer.apps.attributes.model import Attributes, Config
 from linearizer.bijections import mlp
 from linearizer.operators import Dense
@@ -279,7 +280,7 @@ def test_a_file_may_be_cut_while_its_tensors_are_used(run):
     write_tensors(run / "weights.safetensors", {"a": torch.zeros(2**20)}, {})
     done = subprocess.run(
         [sys.executable, "-c", code, run / "weights.safetensors"],
-        capture_output=True, text=True, timeout=600,
+        capture_output=True, text=True, timeout=PATIENCE,
     )  # fmt: skip
     assert done.returncode == 0 and done.stdout.strip() == "True", done.stderr
 

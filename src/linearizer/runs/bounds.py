@@ -28,6 +28,7 @@ def build_within(build: Callable[[], M], tensors: Mapping[str, Tensor], where: s
 
     Some weights are made twice, since a start other than torch's own replaces them.
     """
+    gradients = torch.is_grad_enabled()
     try:
         with _Bounded(tensors, where):
             return build()
@@ -36,6 +37,8 @@ def build_within(build: Callable[[], M], tensors: Mapping[str, Tensor], where: s
     except Exception as problem:
         first = (str(problem).split("\n")[0] or type(problem).__name__).rstrip(".")
         raise ValueError(f"{where}: no model can be built from its settings: {first}.") from problem
+    finally:  # a refusal may hit the very call that ends a no_grad
+        torch.set_grad_enabled(gradients)
 
 
 class _Bounded(TorchFunctionMode):
