@@ -6,9 +6,9 @@ import json
 
 import pytest
 import torch
-from conftest import type_words
 from matplotlib.figure import Figure
 
+from conftest import type_words
 from laws import close
 from linearizer import data
 from linearizer.apps.forecast import evaluate as evaluation

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import linearizer as lz
+from conftest import PATIENCE
 from linearizer.apps.registry import describe_apps, find_app
 from linearizer.runs.bounds import build_within
 from linearizer.training.checkpoint import read_config, read_tensors, tensors_of, write_weights
@@ -44,7 +45,7 @@ def test_a_model_larger_than_its_weights_is_not_built(tmp_path, name, change):
     write_weights(folder, tensors, config)
     (folder / "config.json").write_text(json.dumps(config))
     done = subprocess.run(
-        [sys.executable, "-c", LOAD, folder], capture_output=True, text=True, timeout=600
+        [sys.executable, "-c", LOAD, folder], capture_output=True, text=True, timeout=PATIENCE
     )
     assert done.returncode == 0, done.stderr
     message, grown = done.stdout.splitlines()

@@ -10,6 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 import linearizer as lz
+from conftest import PATIENCE
 from linearizer.cli import app
 from linearizer.operators import Identity
 from linearizer.runs import listing
@@ -37,7 +38,7 @@ def test_what_is_no_file_of_the_folder_is_a_problem(run, tmp_path, name, kind):
     else:
         (run / name).symlink_to("/dev/zero" if kind == "device" else secret)
     done = subprocess.run(
-        [sys.executable, "-c", LIST, run.parent], capture_output=True, text=True, timeout=600
+        [sys.executable, "-c", LIST, run.parent], capture_output=True, text=True, timeout=PATIENCE
     )
     wanted = "expected a file, got a pipe" if kind == "pipe" else "got a link out of it"
     assert name in done.stdout and wanted in done.stdout, done.stderr

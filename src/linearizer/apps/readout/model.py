@@ -36,8 +36,6 @@ DECODE = 5.0
 #: Least singular value of a core that is settled, as a share of the largest: one that f† in float32
 #: does not yet take for zero.
 LEAST = 3e-3
-#: Coordinates up to which a core begins as a ridge regression.
-LINEAR = 4096
 #: Samples among which pixels that never change are looked for.
 SEEN = 20_000
 
@@ -223,25 +221,8 @@ class Readout(nn.Module):
             noise = (0.01 * _deviation(x)).clamp_min(self.config.noise)
             self.source.g.initialize(x + noise * draw.normal(x))
         self.target.g.initialize(y + 0.1 * _deviation(y) * draw.normal(y))
-        if not self.encodes and self.source.dim <= LINEAR:
-            self._begin_linear(x, y)
         if self.encodes and isinstance(first := encode.conditioner.net.nets[0], Layers):
             first.initialize(waves.mean, self.target.g)  # a fresh g is affine
-
-    @torch.no_grad()
-    def _begin_linear(self, x: Tensor, y: Tensor) -> None:
-        """Begin with the ridge regression between coordinates: a fresh g is affine.
-
-        The ridge is the one that does best on the last fifth of the samples.
-        """
-        f, known = self(), len(x) - len(x) // 5
-        ridges = [known * r for r in (1e-4, 1e-3, 1e-2, 1e-1, 1.0)]
-        errors = [
-            (f.fit_core(x[:known], y[:known], r)(x[known:]) - y[known:]).square().mean()
-            for r in ridges
-        ]
-        best = ridges[int(torch.stack(errors).argmin())] if known < len(x) else ridges[2]
-        self.weight.copy_(f.fit_core(x, y, best).operator.dense())
 
     def _layers(self) -> list[Any]:
         return list(cast(Chain, self.source.g))
