@@ -75,7 +75,7 @@ def answer(result: dict[str, Any], text: str, as_json: bool) -> None:
         list_files(result["files"])
 
 
-def print_json(value: Any) -> None:
+def print_json(value: object) -> None:
     """For machines, on stdout."""
     typer.echo(json.dumps(value, indent=2, default=str))
 

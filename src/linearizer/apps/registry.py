@@ -154,7 +154,7 @@ def foreign_apps(say: Callable[[str], None]) -> list[App[Any, Any, Any]]:
     return found
 
 
-def app_of(model: Any) -> App[Any, Any, Any] | None:
+def app_of(model: object) -> App[Any, Any, Any] | None:
     """The application that a model belongs to, or None for one that has no settings."""
     if getattr(model, "config", None) is None:
         return None

@@ -99,7 +99,7 @@ def lpips_or_why(root: Path | None) -> tuple[LPIPS | None, str]:
         return None, f"not measured: {error}"
 
 
-def round_numbers(value: Any) -> Any:
+def round_numbers(value: object) -> Any:
     """Four digits are what such figures are good for."""
     if isinstance(value, Mapping):
         return {k: round_numbers(v) for k, v in value.items()}

@@ -19,7 +19,7 @@ from ..data.kinds import Data
 from ..training.checkpoint import CONFIG, METRICS, finite, tensors_of, write_weights
 from ..training.loop import STATE, Interrupted, Result, Training, fit
 from ..training.progress import Transfer
-from ..training.settings import resolve
+from ..training.settings import Settings, resolve
 from .plan import Plan, adapt, check_folder, go_on, settle
 from .store import load
 
@@ -39,25 +39,14 @@ def execute(
     """Load the data (or take ``source`` for them), build the model, train it into the folder."""
     check_folder(run, resume)
     app = plan.app
-    if source is None:
-        with Transfer("images") if progress else nullcontext() as transfer:
-            seen = transfer.update if transfer is not None else None
-            source = app.kind.load(plan.data, root, seen)
+    source = _load(plan, root, progress) if source is None else source
     plan, adapted = adapt(plan, source)
     for note in (*source.notes, *filter(None, [adapted])):
         say(note)
     config, training = settle(plan, source), plan.training
     if not app.tells_best(config):
         training = training.model_copy(update={"keep": "last"})
-    settings: dict[str, Any] = {
-        "app": app.name,
-        "metric": {"name": app.metric, "maximize": app.maximize},
-        "data": plan.data.model_dump(mode="json"),
-        "model": config.model_dump(mode="json"),
-        "training": training.model_dump(mode="json"),
-    }
-    if origin := origin_of(app.name):
-        settings["origin"] = origin
+    settings = _describe(plan, config, training)
     if resume and (run / CONFIG).exists():
         settings |= go_on(run, settings, training)
     torch.manual_seed(training.seed)
@@ -91,6 +80,27 @@ def execute(
         (run / "samples").mkdir(exist_ok=True)
         preview(result.model, run / "samples" / f"step-{training.steps:06d}.png")
     return _compare(result, plan, source, run, say)
+
+
+def _load(plan: Plan, root: Path | None, progress: bool) -> Data:
+    with Transfer("images") if progress else nullcontext() as transfer:
+        seen = transfer.update if transfer is not None else None
+        return plan.app.kind.load(plan.data, root, seen)
+
+
+def _describe(plan: Plan, config: Settings, training: Training) -> dict[str, Any]:
+    """Return the whole resolved configuration, which config.json holds."""
+    app = plan.app
+    settings: dict[str, Any] = {
+        "app": app.name,
+        "metric": {"name": app.metric, "maximize": app.maximize},
+        "data": plan.data.model_dump(mode="json"),
+        "model": config.model_dump(mode="json"),
+        "training": training.model_dump(mode="json"),
+    }
+    if origin := origin_of(app.name):
+        settings["origin"] = origin
+    return settings
 
 
 def _compare(result: Result, plan: Plan, source: Data, run: Path, say: Say) -> Result:

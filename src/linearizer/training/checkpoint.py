@@ -242,7 +242,7 @@ def _parse_json(text: str | bytes) -> Any:
     return None if _is_deep(value) else value
 
 
-def _is_deep(value: Any) -> bool:
+def _is_deep(value: object) -> bool:
     """Return whether lists and tables nest too deep to be printed or compared."""
     level = [value]
     for _ in range(JSON_DEPTH):
@@ -250,7 +250,7 @@ def _is_deep(value: Any) -> bool:
     return bool(level)
 
 
-def _inner(value: Any) -> list[Any]:
+def _inner(value: object) -> list[Any]:
     if isinstance(value, dict):
         return list(value.values())
     return value if isinstance(value, list) else []
@@ -419,7 +419,7 @@ def read_metrics(path: Path, limit: int | None = None) -> list[dict[str, Any]]:
     return [row for row in map(_parse_json, lines) if _is_row(row)]
 
 
-def _is_row(row: Any) -> bool:
+def _is_row(row: object) -> bool:
     """Return whether a line has a step, and numbers where there should be some."""
     if not isinstance(row, dict) or type(row.get("step")) is not int:
         return False

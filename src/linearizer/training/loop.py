@@ -164,8 +164,8 @@ def fit(
     Ctrl-C and SIGTERM end it after the step, with a checkpoint, by raising :class:`Interrupted`.
 
     Arguments:
-        model: Any module; ``model.initialize(batch)``, where it has one, is called once before,
-            with 1024 samples or ``model.initialize_samples`` of them.
+        model: A module; its ``initialize(batch)``, where it has one, is called once before, with
+            1024 samples or ``model.initialize_samples`` of them.
         loss: (model, batch) ↦ scalar, or (model, batch, draw) ↦ {"term": scalar}: means over the
             batch. Randomness that comes from ``draw`` does not depend on the number of processes.
         data: What to train on: tensors or arrays, a data set or DataLoader of torch, or any
@@ -187,15 +187,7 @@ def fit(
     data = as_source(data)
     validation = None if validation is None else as_source(validation, "validation")
     loss, measure = _with_draw(loss), measure and _with_draw(measure)
-    if validation is not None and not len(validation):
-        raise ValueError("training: expected validation data, got an empty set.")
-    if validation is not None and measure is None:
-        raise ValueError(
-            "training: validation data need a measure, got none. Give one: as the loss, with one "
-            "number for each sample."
-        )
-    if config.patience not in (0, PATIENCE) and (validation is None or measure is None):
-        raise ValueError("training: patience needs validation data and a measure.")
+    _check_validation(validation, measure, config)
     with contextlib.ExitStack() as stack:
         group = stack.enter_context(Processes(config.device, config.strategy))
         parts = group.world * config.accumulate
@@ -238,6 +230,19 @@ def _check(model: object, loss: object, measure: object, config: object) -> None
             f"training: expected the settings as lz.Training, got {_kind(config)}. Write "
             "lz.Training(steps=1000), say."
         )
+
+
+def _check_validation(validation: Source | None, measure: object, config: Training) -> None:
+    """Refuse validation that could not be done."""
+    if validation is not None and not len(validation):
+        raise ValueError("training: expected validation data, got an empty set.")
+    if validation is not None and measure is None:
+        raise ValueError(
+            "training: validation data need a measure, got none. Give one: as the loss, with one "
+            "number for each sample."
+        )
+    if config.patience not in (0, PATIENCE) and (validation is None or measure is None):
+        raise ValueError("training: patience needs validation data and a measure.")
 
 
 def _kind(value: object) -> str:
