@@ -733,7 +733,8 @@ def run(tmp_path_factory):
     try:
         plan = make_plan("attributes", flags={
             "model": {"g": "encoder", "hidden": 8, "decoder_hidden": 8, "extra": 6, "score": 1.0},
-            "training": {"steps": 250, "rate": 5e-3, "tensorboard": False, "validate_every": 250},
+            "training": {"steps": 250, "batch": 128, "rate": 5e-3, "tensorboard": False,
+                         "validate_every": 250},
         })  # fmt: skip
         execute(plan, folder, progress=False)
     finally:
@@ -781,7 +782,7 @@ def test_a_table_of_a_classifier(run, tmp_path):
     assert result["linearizer"]["accuracy"] > 0.8 < result["linear_on_pixels"]["accuracy"] < 1
     for row in result["erasure"]["of_each"].values():
         before, after = row["probe_roc_auc"]
-        assert before > 0.9 and after < 0.7  # a probe of a part of the erased images, on others
+        assert before > 0.9 and after < 0.65  # a probe of a part of the erased images, on others
         assert row["gap_of_means_left"] < 1e-5
         before, after = row["fresh_probe_roc_auc"]
         assert before > 0.9 and after < before - 0.15
