@@ -341,6 +341,8 @@ BIJECTIONS = {
     "affine coupling, second half": lambda: AffineCoupling((5,), MLP(2, 6, 16), "second"),
     "affine coupling, images": lambda: AffineCoupling((4, 4, 4), conv(2, 4)),
     "affine coupling, u-net": lambda: AffineCoupling((4, 6, 5), UNet(2, 4, 8, levels=2)),
+    "affine coupling, deep u-net": lambda: AffineCoupling((4, 4, 4), UNet(2, 4, 4, blocks=2)),
+    "affine coupling, hard clamp": lambda: AffineCoupling((5,), MLP(3, 4, 16), clamp="hard"),
     "additive coupling": lambda: AdditiveCoupling((6,), MLP(3, 3, 16), "second"),
     "additive coupling, cut": lambda: AdditiveCoupling((7,), MLP(5, 2, 16), cut=2),
     "affine coupling, cut": lambda: AffineCoupling((5,), MLP(1, 8, 16), "second", cut=1),

@@ -300,6 +300,7 @@ RESIZABLE = [
     "spatial split",
     "affine coupling, images",
     "affine coupling, u-net",
+    "affine coupling, deep u-net",
     "additive coupling, no parameters",
     "chain",
     "patches",

@@ -139,18 +139,25 @@ class UNet(nn.Module):
     r"""A small U-Net: ``levels`` halvings of the image, residual blocks, skip connections.
 
     Sizes that do not halve evenly are padded on the way down and cropped on the way up.
+
+    Arguments:
+        inputs, outputs, hidden: Channels.
+        levels: How often the image is halved.
+        blocks: Residual blocks before each change of size.
     """
 
-    def __init__(self, inputs: int, outputs: int, hidden: int = 16, levels: int = 1) -> None:
+    def __init__(
+        self, inputs: int, outputs: int, hidden: int = 16, levels: int = 1, blocks: int = 1
+    ) -> None:
         super().__init__()
         self.first = nn.Conv2d(inputs, hidden, 3, padding=1)
-        self.down = nn.ModuleList(_residual(hidden) for _ in range(levels))
+        self.down = nn.ModuleList(_residuals(hidden, blocks) for _ in range(levels))
         self.halve = nn.ModuleList(
             nn.Conv2d(hidden, hidden, 3, stride=2, padding=1) for _ in range(levels)
         )
-        self.middle = _residual(hidden)
+        self.middle = _residuals(hidden, blocks)
         self.merge = nn.ModuleList(nn.Conv2d(2 * hidden, hidden, 1) for _ in range(levels))
-        self.up = nn.ModuleList(_residual(hidden) for _ in range(levels))
+        self.up = nn.ModuleList(_residuals(hidden, blocks) for _ in range(levels))
         self.last = nn.Sequential(
             _norm(hidden), nn.SiLU(), _zero(nn.Conv2d(hidden, outputs, 3, padding=1))
         )
@@ -158,15 +165,15 @@ class UNet(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         h, skips = self.first(x), []
         for block, halve in zip(self.down, self.halve, strict=True):
-            h = h + block(h)
+            h = _add(block, h)
             skips.append(h)
             h = halve(h)
-        h = h + self.middle(h)
+        h = _add(self.middle, h)
         for merge, block in zip(self.merge, self.up, strict=True):
             skip = skips.pop()
             h = F.interpolate(h, scale_factor=2.0, mode="nearest")
             h = merge(torch.cat([h[..., : skip.shape[-2], : skip.shape[-1]], skip], 1))
-            h = h + block(h)
+            h = _add(block, h)
         return self.last(h)
 
 
@@ -635,6 +642,20 @@ def _norm(channels: int) -> nn.GroupNorm:
 
 def _residual(channels: int) -> nn.Sequential:
     return nn.Sequential(_norm(channels), nn.Conv2d(channels, channels, 3, padding=1), nn.SiLU())
+
+
+def _residuals(channels: int, blocks: int) -> nn.Module:
+    """One residual block, or a list of several."""
+    if blocks == 1:
+        return _residual(channels)
+    return nn.ModuleList(_residual(channels) for _ in range(blocks))
+
+
+def _add(block: nn.Module, h: Tensor) -> Tensor:
+    """h after one residual block, or after each of a list."""
+    for part in block if isinstance(block, nn.ModuleList) else [block]:
+        h = h + part(h)
+    return h
 
 
 def _zero(layer: nn.Linear | nn.Conv2d) -> nn.Linear | nn.Conv2d:

@@ -34,8 +34,8 @@ def without_gradients():
 
 SMALL = {"hidden": 8, "blocks": 1}
 MODELS = {
-    "paper": {**APP.presets["paper"]["model"], **SMALL},
-    "authors": {**APP.presets["authors"]["model"], **SMALL},
+    "paper": {**APP.presets["paper"]["model"], **SMALL, "distance": "mse"},
+    "authors": {**APP.presets["authors"]["model"], **SMALL, "distance": "mse"},
     "best": {"rank": 6, "flow_hidden": 16, **SMALL},
     "best, detail": {"rank": 6, "detail": 5, "flow_hidden": 16, **SMALL},
     "best, learned core": {"rank": 6, "flow_hidden": 16, "core": "prediction", **SMALL},
@@ -145,6 +145,7 @@ def test_every_term_reaches_the_weights(name):
     terms = flow.loss(model, data.Batch(images(16), None), Draw(0))
     c = model.config
     wanted = {"reconstruction"} | ({"-log p"} if c.likelihood else set())
+    wanted |= {"reconstruction of x₀"} if c.noise_reconstruction != "none" else set()
     if c.core != "gaussian":
         wanted |= {n for n in ("induced", "image", "alignment") if getattr(c, n)}
     assert set(terms) == wanted

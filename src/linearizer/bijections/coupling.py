@@ -193,7 +193,8 @@ class AdditiveCoupling(_Coupling):
 class AffineCoupling(_Coupling):
     r"""z₁ = x₁ · s(x₂) + t(x₂), z₂ = x₂, with log s = c·tanh(raw/c).
 
-    The soft clamp bounds every scale in [e^−c, e^c]. Under autocast only the conditioner runs in
+    The clamp bounds every scale in [e^−c, e^c]. A hard one, log s = min(max(raw, −c), c), is what
+    the authors' code has; it gives no gradient beyond the bound. Under autocast only the conditioner runs in
     low precision, the same both ways; this arithmetic keeps the dtype of x.
 
     Paper: appendix G.1 and G.4 (diffusion and style).
@@ -204,9 +205,11 @@ class AffineCoupling(_Coupling):
         transform: Which half changes, "first" or "second".
         max_log_scale: The bound c.
         cut: Channels of the first half, if the two are not to be equal.
+        clamp: "soft" or "hard".
     """
 
     parts = 2
+    clamp = "soft"
 
     def __init__(
         self,
@@ -215,15 +218,21 @@ class AffineCoupling(_Coupling):
         transform: str = "first",
         max_log_scale: float = 1.0,
         cut: int | None = None,
+        clamp: str = "soft",
     ) -> None:
         super().__init__(shape, conditioner, transform, cut)
         if not max_log_scale > 0:
             raise ValueError(f"AffineCoupling: expected max_log_scale > 0, got {max_log_scale}.")
+        if clamp not in ("soft", "hard"):
+            raise ValueError(f'AffineCoupling: expected clamp "soft" or "hard", got {clamp!r}.')
+        self.clamp = clamp
         self.max_log_scale = float(max_log_scale)
 
     def _given(self, kept: Tensor) -> tuple[Tensor, ...]:
         shift, raw = self._condition(kept).chunk(2, 1)
         c = self.max_log_scale
+        if self.clamp == "hard":
+            return shift, raw.clamp(-c, c)
         return shift, torch.tanh(raw) if c == 1 else c * torch.tanh(raw / c)
 
     def _change(self, changed: Tensor, *given: Tensor) -> Tensor:

@@ -44,6 +44,7 @@ def glow(
     conditioner: Conditioner | None = None,
     max_log_scale: float = 1.0,
     save_memory: bool = False,
+    clamp: str = "soft",
 ) -> Chain:
     r"""The paper's diffusion and style stack on images.
 
@@ -61,6 +62,7 @@ def glow(
         conditioner: Builds another one from (input channels, output channels).
         max_log_scale: Bound of the couplings' log-scales.
         save_memory: Activation memory constant in depth (see :class:`Chain`).
+        clamp: How they are bounded, "soft" or "hard" (see :class:`AffineCoupling`).
 
     Example:
         >>> g = glow((1, 8, 8), blocks=2)
@@ -74,13 +76,12 @@ def glow(
     start: list[Bijection] = [Squeeze(shape)] if shape[0] % 2 else []
     inside = start[0].out_shape if start else tuple(shape)
     half = inside[0] // 2
+
+    def coupling(which: str) -> AffineCoupling:
+        return AffineCoupling(inside, net(half, 2 * half), which, max_log_scale, clamp=clamp)
+
     body = [
-        Chain(
-            ActNorm(inside),
-            AffineCoupling(inside, net(half, 2 * half), "first", max_log_scale),
-            AffineCoupling(inside, net(half, 2 * half), "second", max_log_scale),
-            InvertibleLinear(inside),
-        )
+        Chain(ActNorm(inside), coupling("first"), coupling("second"), InvertibleLinear(inside))
         for _ in range(blocks)
     ]
     end: list[Bijection] = [PixelShuffle(inside)] if start else []

@@ -23,21 +23,39 @@ from .studio import PAGE
 
 __all__ = ["APP"]
 
+#: Section 4.1 and appendix G. Where the paper is silent (the clamp, the noise without which its
+#: reconstruction would be 0) as the authors' code has it.
 _PAPER = {
     "g": "glow",
     "nets": "unet",
+    "depth": 2,
+    "clamp": "hard",
+    "max_log_scale": 5.0,
     "spaces": "one",
     "core": "velocity",
     "rank": 16,
     "blocks": 6,
     "hidden": 16,
-    "induced": 1.0,
+    "induced": 0.0,
     "image": 1.0,
     "reconstruction": 1.0,
+    "noise_reconstruction": "distance",
+    "latent_noise": 0.3,
     "alignment": 1.0,
     "likelihood": 0.0,
+    "distance": "alex",
+    "dequantize": 0.0,
 }
-_AUTHORS = {**_PAPER, "spaces": "two", "core": "prediction", "nets": "conv", "alignment": 0.0}
+#: What their code does otherwise.
+_AUTHORS = {
+    **_PAPER,
+    "spaces": "two",
+    "core": "prediction",
+    "rank": 8,
+    "induced": 1.0,
+    "noise_reconstruction": "mse",
+    "alignment": 0.0,
+}
 _BEST = {
     "g": "subspace",
     "nets": "conv",
@@ -84,8 +102,8 @@ APP = App(
     data="digits",
     training={"steps": 3000, "batch": 128, "rate": 1e-3, "ema": 0.999},
     presets={
-        "paper": {"model": _PAPER, "training": {"steps": 4000}},
-        "authors": {"model": _AUTHORS, "training": {"steps": 4000}},
+        "paper": {"model": _PAPER, "training": {"steps": 3000, "batch": 32}},
+        "authors": {"model": _AUTHORS, "training": {"steps": 3000, "batch": 32}},
         "best": {"model": _BEST, "training": _LONG},
         "digits": {
             "model": {"rank": 24, "hidden": 256, "flow_hidden": 128},

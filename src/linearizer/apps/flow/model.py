@@ -76,6 +76,11 @@ class Config(Settings):
     nets: Literal["auto", "mlp", "conv", "unet"] = Field(
         "auto", description="networks inside the stack: mlp or conv (subspace), conv or unet (glow)"
     )
+    depth: int = Field(1, ge=1, description="unet: residual blocks before each change of size")
+    clamp: Literal["soft", "hard"] = Field(
+        "soft", description="glow: bound of log-scales, smooth or cut off (as the authors' code)"
+    )
+    max_log_scale: float = Field(1.0, gt=0, description="glow: that bound")
     induced: float = Field(
         1.0, ge=0, description="learned core: weight of the error in coordinates"
     )
@@ -85,8 +90,11 @@ class Config(Settings):
     reconstruction: float = Field(
         1.0, ge=0, description="weight of decoding under noise in coordinates"
     )
+    noise_reconstruction: Literal["none", "mse", "distance"] = Field(
+        "none", description="not in subspace: the same for the noise x₀, and how it is measured"
+    )
     alignment: float = Field(
-        0.0, ge=0, description="learned core: weight of the one-step error at t = 0"
+        0.0, ge=0, description="learned core: weight of ‖A₀ g(x₀) − g(x₁)‖², as the paper prints it"
     )
     likelihood: float = Field(0.05, ge=0, description="weight of −log p of the coordinates")
     latent_noise: float = Field(0.2, gt=0, description="noise in coordinates; subspace learns it")
@@ -251,14 +259,23 @@ def _stack(config: Config) -> Bijection:
     if config.g == "mlp":
         layers = mlp(math.prod(shape), config.blocks, config.hidden or 512)
         return Chain(Flatten(shape), *layers)
-    Net = UNet if config.nets == "unet" else ResidualConv
     extra = config.spaces == "two"
 
     def conditioner(inputs: int, outputs: int) -> nn.Module:
-        net = Net(inputs + extra, outputs, config.hidden or 16)
+        net: nn.Module
+        if config.nets == "unet":
+            net = UNet(inputs + extra, outputs, config.hidden or 16, blocks=config.depth)
+        else:
+            net = ResidualConv(inputs + extra, outputs, config.hidden or 16)
         return _Flagged(net) if extra else net
 
-    return glow(shape, config.blocks, conditioner=conditioner)
+    return glow(
+        shape,
+        config.blocks,
+        conditioner=conditioner,
+        max_log_scale=config.max_log_scale,
+        clamp=config.clamp,
+    )
 
 
 class _Flagged(nn.Module):
@@ -296,6 +313,7 @@ def loss(model: Flow, batch: Batch, draw: Draw) -> Terms:
     Other stacks have
 
     - reconstruction: d(x₁, g⁻¹(z₁ + σε)); without noise it would be 0, as g is exact
+    - reconstruction of x₀: the same of the noise
     - likelihood: (½‖z₁‖² − log|det ∂g|)/dim, which also keeps g from shrinking to nothing
 
     A learned core adds those of :func:`_core_terms`.
@@ -318,8 +336,13 @@ def loss(model: Flow, batch: Batch, draw: Draw) -> Terms:
     if c.g != "subspace" and c.reconstruction:
         noisy = model.target.points(z1 + c.latent_noise * draw.normal(z1))
         terms["reconstruction"] = c.reconstruction * _distance(c, noisy, x1)
+    z0 = model.source.coordinates(x0)
+    if c.g != "subspace" and c.noise_reconstruction != "none":
+        noisy = model.source.points(z0 + c.latent_noise * draw.normal(z0))
+        far = _distance(c, noisy, x0, c.noise_reconstruction == "mse")
+        terms["reconstruction of x₀"] = c.reconstruction * far
     if c.core != "gaussian":
-        terms |= _core_terms(model, x1, model.source.coordinates(x0), z1, t)
+        terms |= _core_terms(model, x1, z0, z1, t)
     return terms
 
 
@@ -330,7 +353,7 @@ def _core_terms(model: Flow, x1: Tensor, z0: Tensor, z1: Tensor, t: Tensor) -> T
 
     - induced: ‖A_t z_t − v‖²/dim, or ‖D_t z_t − z₁‖²/dim
     - image: d(g⁻¹(A_t z_t), g⁻¹(v)), or d(g⁻¹(D_t z_t), x₁), with d the distance of images
-    - alignment: ‖z₀ + A₀z₀ − z₁‖²/dim, or ‖D₀z₀ − z₁‖²/dim
+    - alignment: ‖A₀z₀ − z₁‖²/dim as printed, of a velocity too; or ‖D₀z₀ − z₁‖²/dim
     """
     c, family = model.config, model.family
     predicts = isinstance(family, Prediction)
@@ -344,14 +367,13 @@ def _core_terms(model: Flow, x1: Tensor, z0: Tensor, z1: Tensor, t: Tensor) -> T
         y = x1 if predicts else model.target.points(wanted)
         terms["image"] = c.image * _distance(c, model.target.points(found), y)
     if c.alignment:
-        first = A(torch.zeros_like(t))(z0)
-        gap = (first if predicts else z0 + first) - z1
+        gap = A(torch.zeros_like(t))(z0) - z1
         terms["alignment"] = c.alignment * gap[:, : model.leading].square().mean()
     return terms
 
 
-def _distance(config: Config, x: Tensor, y: Tensor) -> Tensor:
-    if config.distance == "mse":
+def _distance(config: Config, x: Tensor, y: Tensor, plain: bool = False) -> Tensor:
+    if plain or config.distance == "mse":
         return (x - y).square().mean()
     return _lpips(config.distance, config.lpips).to(x)(x, y).mean()
 
