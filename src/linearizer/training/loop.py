@@ -566,10 +566,13 @@ class _Loop:
         return contextlib.nullcontext()
 
     def _norm(self, parameters: list[nn.Parameter]) -> Tensor:
+        grads = [local(p.grad) for p in parameters if p.grad is not None]
+        norm = nn.utils.get_total_norm(grads)
+        if self.group.strategy == "fsdp":  # each process has a part of every gradient
+            norm = self.group.sum(norm.square()).sqrt()
         if self.config.clip:
-            return whole(nn.utils.clip_grad_norm_(parameters, self.config.clip))
-        grads = [p.grad for p in parameters if p.grad is not None]
-        return whole(nn.utils.get_total_norm(grads))
+            torch._foreach_mul_(grads, (self.config.clip / (norm + 1e-6)).clamp(max=1.0))
+        return norm
 
     def _problem(self, step: int, terms: Terms, other: str = "the gradient") -> str:
         bad = [name for name, value in terms.items() if not bool(torch.isfinite(value))]

@@ -201,8 +201,18 @@ class Processes:
 
 def whole(tensor: Tensor) -> Tensor:
     """The whole of a sharded tensor (all processes must ask); any other as it is."""
-    gather = getattr(tensor, "full_tensor", None)
-    return tensor if gather is None else gather()
+    if not hasattr(tensor, "full_tensor"):
+        return tensor
+    # By one plain collective that waits: full_tensor leaves work to torch's other threads, and once
+    # ended a process with a double free on gloo.
+    part = local(tensor).detach().contiguous()
+    world, n = dist.get_world_size(), tensor.shape[0]
+    rows = -(-n // world)  # as many as each process but the last ones has
+    mine = part.new_zeros(rows, *part.shape[1:])
+    mine[: len(part)] = part
+    parts = [torch.empty_like(mine) for _ in range(world)]
+    dist.all_gather(parts, mine)
+    return torch.cat(parts)[:n]
 
 
 def local(tensor: Tensor) -> Tensor:
