@@ -25,6 +25,7 @@ from linearizer.bijections import (
     Squeeze,
     Swap,
     Twist,
+    autoencoder,
     encoder,
     glow,
     mlp,
@@ -376,6 +377,15 @@ BIJECTIONS = {
     "encoder, residual": lambda: encoder((3, 16, 16), 2, net="residual", hidden=8).initialize(
         randn(40, 3, 16, 16)
     ),
+    "autoencoder, vector": lambda: autoencoder(
+        nn.Linear(7, 3), MLP(3, 7, 8), (7,), 3, "axes", reach=2.0
+    ).initialize(randn(40, 7)),
+    "autoencoder, waves": lambda: autoencoder(
+        nn.Sequential(nn.Flatten(), MLP(32, 5, 8)), MLP(5, 32, 8), (2, 4, 4), 5
+    ).initialize(randn(40, 2, 4, 4)),
+    "autoencoder, map": lambda: autoencoder(
+        nn.Conv2d(3, 4, 4, 4), nn.ConvTranspose2d(4, 3, 4, 4), (3, 8, 4), (4, 2, 1), reach=9.0
+    ).initialize(randn(40, 3, 8, 4)),
     "on part, first": lambda: OnPart(mlp(3, blocks=2, hidden=16), 7),
     "on part, middle": lambda: OnPart(mlp(3, blocks=2, hidden=16), 7, start=2),
     "additive coupling, no parameters": lambda: AdditiveCoupling((4, 2, 2), nn.Tanh()),

@@ -19,6 +19,7 @@ from linearizer.bijections import (
     PrincipalAxes,
     SpatialSplit2x2,
     Squeeze,
+    autoencoder,
     from_zuko,
     glow,
     mlp,
@@ -584,3 +585,83 @@ def test_axes_that_hardly_vary_are_not_blown_up():
         PrincipalAxes((3,), 3).initialize(x)
     with pytest.raises(ValueError, match="0 ≤ least ≤ 1"):
         PrincipalAxes((3,), 3, least=2.0)
+
+
+# -- any encoder and decoder ---------------------------------------------------------------------
+
+
+def smooth_images(n, shape=(3, 16, 16)):
+    """Images that hold little in their finest waves."""
+    coarse = torch.rand(n, shape[0], shape[1] // 4, shape[2] // 4)
+    return nn.functional.interpolate(coarse, size=shape[1:], mode="bicubic")
+
+
+@torch.no_grad()
+@pytest.mark.parametrize("code", [24, (6, 4, 2), (3, 8, 8)])
+def test_the_code_of_an_autoencoder_is_its_encoder_and_the_inverse_its_decoder(code):
+    size = (code,) if isinstance(code, int) else code
+    count = math.prod(size)
+    encoder = nn.Sequential(nn.Flatten(), nn.Linear(768, count), nn.Unflatten(1, size))
+    decoder = nn.Sequential(nn.Flatten(), nn.Linear(count, 768), nn.Unflatten(1, (3, 16, 16)))
+    g = autoencoder(encoder, decoder, (3, 16, 16), code, spread=1e-3).initialize(smooth_images(60))
+    x = smooth_images(8)
+    z = g(x)
+    close(g.inverse(z), x, 1e-9)
+    found, said = z[:, :count], encoder(x).flatten(1)
+    # The finest waves are what is added to E(x), and what E does not see.
+    waves = next(iter(g))
+    split, kept = waves(x), waves(x)
+    kept[:, :count] = 0
+    blind = encoder(waves.inverse(kept)).flatten(1)
+    close(found, blind + split[:, :count], 1e-9)
+    assert float((found - said).square().mean().sqrt()) < 0.1 * float(said.std())
+    z[:, count:] = 0
+    back = g.inverse(z)
+    wanted = decoder(z[:, :count].unflatten(1, size))
+    close(waves(back)[:, count:], waves(wanted)[:, count:], 1e-9)  # but for the finest waves
+
+
+@torch.no_grad()
+def test_unused_pixels_make_the_code_exactly_the_encoder():
+    x = torch.rand(30, 1, 6, 6)
+    x[:, :, 0] = 0.25
+    net = nn.Sequential(nn.Flatten(), MLP(36, 4, 8))
+    shaken(net)
+    g = autoencoder(net, MLP(4, 36, 8), (1, 6, 6), 4, "pixels").initialize(x)
+    close(g(x)[:, :4], net(x), 1e-12)
+
+
+@torch.no_grad()
+def test_a_reach_keeps_far_points_near():
+    torch.manual_seed(0)
+    pair = nn.Sequential(nn.Flatten(), MLP(36, 4, 8)), MLP(4, 36, 8)
+    plain, near = (
+        autoencoder(*pair, (1, 6, 6), 4, "axes", reach).initialize(torch.rand(50, 1, 6, 6))
+        for reach in (None, 1.0)
+    )
+    far = 100 * torch.randn(9, 1, 6, 6)
+    close(near.inverse(near(far)), far, 1e-9)
+    assert float(near(far)[:, :4].abs().max()) < 0.02 * float(plain(far)[:, :4].abs().max())
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: autoencoder(nn.Flatten(), nn.Flatten(), (1, 4, 4), 16), "1 to 15 numbers"),
+        (
+            lambda: autoencoder(nn.Flatten(), MLP(3, 16, 4), (1, 4, 4), 3),
+            r"expected the encoder to go from \(n, 1, 4, 4\) to \(n, 3\), but it gives \(n, 16\)",
+        ),
+        (
+            lambda: autoencoder(nn.Conv2d(1, 2, 4, 4), nn.Linear(5, 16), (1, 4, 4), (2, 1, 1)),
+            "expected the decoder .* but it fails: ",
+        ),
+        (lambda: autoencoder(nn.Identity(), nn.Identity(), (4,), 2), "an image shape"),
+        (lambda: autoencoder(nn.Flatten(), nn.Flatten(), (1, 4, 4), (1, 3, 3)), "sides divide"),
+        (lambda: autoencoder(nn.Flatten(), nn.Flatten(), (1, 4, 4), 2, "axis"), 'split "waves"'),
+        (lambda: autoencoder(nn.Flatten(), nn.Flatten(), (1, 4, 4), 2, reach=0), "a reach > 0"),
+    ],
+)
+def test_a_pair_that_does_not_fit_is_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()

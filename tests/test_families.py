@@ -4,7 +4,14 @@ import pytest
 import torch
 
 from laws import close
-from linearizer.families import Family, GaussianVelocity, Leading, Prediction, TimeLowRank
+from linearizer.families import (
+    Family,
+    GaussianVelocity,
+    Leading,
+    Preconditioned,
+    Prediction,
+    TimeLowRank,
+)
 from linearizer.operators import Dense, LowRank, ScaledIdentityPlusLowRank
 from linearizer.solvers import SOLVERS, collapse, integrate
 
@@ -251,3 +258,24 @@ def test_rates_of_a_gaussian_velocity_are_where_its_moments_are(t):
     velocity = GaussianVelocity(torch.eye(4)[:, :2], torch.tensor([2.0, 1.0]), 0.5)
     _, rates = velocity.eigenbasis()
     assert rates.to("meta")(t).diagonal.device.type == "meta"
+
+
+def test_preconditioning_leaves_a_smooth_function_of_the_angle_to_learn():
+    class Sine(Family):
+        def forward(self, c):
+            eye = torch.eye(3, dtype=c.dtype)
+            return LowRank(
+                torch.sin(torch.pi / 2 * c)[..., None, None] * eye, eye.expand(*c.shape, 3, 3)
+            )
+
+    family = Preconditioned(Sine(), torch.full((3,), 0.02))
+    t = torch.tensor([0.0, 0.001, 0.02, 0.3, 1.0])
+    best = t / ((1 - t) ** 2 * 0.02**2 + t**2)  # E[z₁ | z_t] of isotropic Gaussians
+    found = family(t).dense()
+    assert torch.allclose(found, best[:, None, None] * torch.eye(3), atol=1e-9)
+    shares = torch.linspace(0, 1, 11)
+    times = family.times(shares)
+    again = torch.atan2(times, (1 - times) * 0.02) / (torch.pi / 2)
+    assert torch.allclose(again, shares) and times[0] == 0 and abs(times[-1] - 1) < 1e-6
+    with pytest.raises(ValueError, match="deviations > 0"):
+        Preconditioned(Sine(), torch.zeros(3))

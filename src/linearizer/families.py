@@ -27,6 +27,7 @@ __all__ = [
     "GaussianVelocity",
     "Leading",
     "Periodic",
+    "Preconditioned",
     "Prediction",
     "StyleKernel",
     "TimeLowRank",
@@ -252,6 +253,51 @@ class Prediction(Family):
             raise _undefined("Prediction")
         D = self.family(t0)
         return Identity(D.shape[0], D.dtype, D.device) if t0 == 1.0 else D
+
+
+class Preconditioned(Family):
+    r"""A predictor D_t = (σ₁/r_t) M_θ whose time and size are scaled by moments of both ends.
+
+    Where z₀ has deviations σ₀ (here their geometric mean) and z₁ the deviation σ₁, the size of
+    z_t = (1−t)z₀ + t z₁ is r_t = √((1−t)²σ₀² + t²σ₁²), and θ = atan2(t σ₁, (1−t)σ₀) is an angle,
+    counted from 0 to 1. If both are isotropic the best M_θ is sin(πθ/2)·I, a smooth function
+    however small σ₀ is, and its input z_t/r_t and its output have variance 1.
+
+    Arguments:
+        family: M_θ, LowRank operators.
+        start: Deviations σ₀ of the coordinates of the noise, (rank,); learned where they have a
+            likelihood. M_θ takes no gradient to them.
+        end: σ₁.
+
+    Example:
+        >>> family = Preconditioned(TimeLowRank(4, rank=4), torch.full((4,), 0.1))
+        >>> family.times(torch.tensor([0.0, 0.5, 1.0]))
+        tensor([0.0000, 0.0909, 1.0000])
+    """
+
+    def __init__(self, family: Family, start: Tensor, end: float = 1.0) -> None:
+        super().__init__()
+        if not (bool((start > 0).all()) and end > 0):
+            raise ValueError("Preconditioned: expected deviations > 0, got one that is not.")
+        self.family, self.end = family, float(end)
+        self.log_start = nn.Parameter(start.log())
+
+    @property
+    def size(self) -> Tensor:
+        """The geometric mean of σ₀, a number."""
+        return self.log_start.detach().mean().exp()
+
+    def times(self, share: Tensor) -> Tensor:
+        """The times t of angles θ."""
+        a = share * (torch.pi / 2)
+        late = self.size.to(share) * a.sin()
+        return late / (late + self.end * a.cos())
+
+    def forward(self, c: float | Tensor) -> Operator:
+        t = _time(c, "Preconditioned").to(self.log_start.device)
+        early, late = (1 - t) * self.size.to(t), t * self.end
+        share = torch.atan2(late, early) / (torch.pi / 2)
+        return self.family(share) * (self.end / torch.hypot(early, late)).to(self.log_start)
 
 
 class GaussianVelocity(Family):

@@ -45,7 +45,7 @@ def subspace_terms(model: OnSubspace, x: Tensor, draw: Draw) -> tuple[Terms, Ten
         "reconstruction": c.reconstruction * error.mean(),
         "-log p": c.likelihood * (bits - model.log_noise.sum()).mean(),
     }
-    return terms, torch.cat([z.detach(), torch.zeros_like(w)], 1)
+    return terms, torch.cat([z, torch.zeros_like(w)], 1)
 
 
 def negative_log_density(g: Bijection, x: Tensor) -> tuple[Tensor, Tensor]:

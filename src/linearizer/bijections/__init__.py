@@ -7,7 +7,7 @@ from .coupling import AdditiveCoupling, AffineCoupling
 from .mixing import ActNorm, Conv1x1, InvertibleLinear
 from .reshape import PixelShuffle, SpatialSplit2x2, Squeeze
 from .series import LevelAndWaves, Monotone, Swap
-from .stacks import encoder, glow, mlp, patches, revnet, subspace
+from .stacks import autoencoder, encoder, glow, mlp, patches, revnet, subspace
 from .twist import Twist
 
 __all__ = [
@@ -29,6 +29,7 @@ __all__ = [
     "Squeeze",
     "Swap",
     "Twist",
+    "autoencoder",
     "encoder",
     "from_freia",
     "from_nflows",

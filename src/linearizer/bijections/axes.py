@@ -57,6 +57,10 @@ class PrincipalAxes(Bijection):
         self.register_buffer("scale", torch.ones(rank))
         self.register_buffer("initialized", torch.tensor(False))
 
+    def centre(self) -> Tensor:
+        """μ, (dim,)."""
+        return self.mean
+
     def turn(self, y: Tensor) -> Tensor:
         """H y, (n, dim) → (n, dim)."""
         with full_precision(y):
@@ -142,19 +146,21 @@ class PrincipalAxes(Bijection):
 
 
 class FinestWaves(Bijection):
-    r"""z = (u, w): the cosine waves of x − μ, the r finest ones first and scaled to a small spread.
+    r"""z = (u, w): the cosine waves of x − μ, the finest ones first and scaled to a small spread.
 
     Images hold least of themselves in their finest waves. What a network of w adds to u is almost
     free to choose: u ← u + E(w) has E of almost all of x, and nothing of x is lost.
 
-    The cosine transform is orthogonal; μ and the scales are set from data once (``initialize``).
+    u is a vector of waves of the whole image, or a map (C′, h, w): then the image is cut into h × w
+    blocks, and each gives its C′ finest waves. The cosine transform is orthogonal; μ and the scales
+    are set from data once (``initialize``), and all blocks share them.
     Some data leave pixels as they are, as dark borders do. Where r of them never change, they can
     take the place of the waves: u is then 0 on the data and w is all of x, so that u + E(w) is
     *exactly* the network E.
 
     Arguments:
         shape: (C, H, W) of x; z is a vector.
-        rank: r, how many waves are set apart.
+        rank: How many waves are set apart, or the shape (C′, h, w) of a map of them.
         spread: Standard deviation that each of them gets; less, where the data hardly have it.
         pixels: Take pixels that never change instead of waves, those farthest from the centre, if
             there are as many: in the data of ``initialize``, or as ``take_pixels`` was told.
@@ -176,40 +182,59 @@ class FinestWaves(Bijection):
     columns: Tensor
     order: Tensor
     place: Tensor
+    grid = (1, 1)
 
     def __init__(
         self,
         shape: tuple[int, int, int],
-        rank: int,
+        rank: int | tuple[int, int, int],
         spread: float = 0.01,
         pixels: bool = False,
     ) -> None:
         super().__init__(shape)
         if len(self.shape) != 3:
             raise ValueError(f"FinestWaves: expected an image shape (C, H, W), got {self.shape}.")
-        if not 1 <= rank <= self.dim:
-            raise ValueError(f"FinestWaves: expected 1 ≤ rank ≤ {self.dim}, got {rank}.")
+        channels, *grid = (rank, 1, 1) if isinstance(rank, int) else rank
+        whole = [side % n == 0 for side, n in zip(self.shape[1:], grid, strict=True) if n > 0]
+        if len(whole) < 2 or not all(whole):
+            raise ValueError(
+                f"FinestWaves: expected a map (C′, h, w) whose sides divide those of {self.shape}, "
+                f"got {rank}."
+            )
+        self.grid = (grid[0], grid[1])
+        blocks = grid[0] * grid[1]
+        if not 1 <= channels <= self.dim // blocks:
+            raise ValueError(
+                f"FinestWaves: expected 1 ≤ rank ≤ {self.dim // blocks}"
+                f"{' channels' if blocks > 1 else ''}, got {channels}."
+            )
         if not spread > 0:
             raise ValueError(f"FinestWaves: expected a spread > 0, got {spread}.")
+        if pixels and blocks > 1:
+            raise ValueError("FinestWaves: pixels need a rank, not a map: they lie anywhere.")
         self.out_shape = (self.dim,)
-        self.rank, self.spread, self.pixels = rank, float(spread), pixels
+        self.rank, self.spread, self.pixels = channels * blocks, float(spread), pixels
         self.choose = pixels  #: whether ``initialize`` is to look for pixels
-        self.register_buffer("mean", torch.zeros(self.dim))
-        self.register_buffer("scale", torch.ones(rank))
+        self.register_buffer("mean", torch.zeros(self.dim // blocks))
+        self.register_buffer("scale", torch.ones(channels))
         self.register_buffer("initialized", torch.tensor(False))
         order = self._finest(None)
         # What data may decide is kept with the weights.
         self.register_buffer("taken", torch.tensor(False), persistent=pixels)
         self.register_buffer("order", order, persistent=pixels)
         self.register_buffer("place", order.argsort(), persistent=pixels)
-        for name, n in zip(("rows", "columns"), self.shape[1:], strict=True):
+        for name, n in zip(("rows", "columns"), self.block, strict=True):
             self.register_buffer(name, _cosines(n).to(self.mean), persistent=False)
 
+    @property
+    def block(self) -> tuple[int, int]:
+        """Sides of a block."""
+        return self.shape[1] // self.grid[0], self.shape[2] // self.grid[1]
+
     def _finest(self, device: torch.device | None) -> Tensor:
-        """Where each wave is among the pixels of a transform, the finest first."""
-        C, H, W = self.shape
-        down, right = (torch.arange(n, device=device) / n for n in (H, W))
-        fine = (down[:, None] + right).expand(C, H, W)
+        """Where each wave is among the pixels of a transformed block, the finest first."""
+        down, right = (torch.arange(n, device=device) / n for n in self.block)
+        fine = (down[:, None] + right).expand(self.shape[0], *self.block)
         return fine.flatten().argsort(descending=True, stable=True)
 
     def _load_from_state_dict(self, *args: Any) -> None:
@@ -217,7 +242,7 @@ class FinestWaves(Bijection):
         device = self.mean.device
         if not self.rows.is_meta or self.mean.is_meta:
             return
-        for name, n in zip(("rows", "columns"), self.shape[1:], strict=True):
+        for name, n in zip(("rows", "columns"), self.block, strict=True):
             setattr(self, name, _cosines(n, device).to(self.mean))  # they had no numbers
         if not self.pixels:
             self.order = self._finest(device)
@@ -226,40 +251,65 @@ class FinestWaves(Bijection):
 
     def turn(self, y: Tensor) -> Tensor:
         """The waves of y, the finest first, (n, dim) → (n, dim); or its pixels."""
-        image = y.reshape(-1, *self.shape)
+        blocks = self._cut(y)
         with full_precision(y):
-            waves = self.rows @ image @ self.columns.mT
+            waves = self.rows @ blocks @ self.columns.mT
         if self.pixels:
-            waves = torch.where(self.taken, image, waves)
-        return waves.flatten(1)[:, self.order]
+            waves = torch.where(self.taken, blocks, waves)
+        if self.grid == (1, 1):
+            return waves.flatten(1)[:, self.order]
+        return waves.permute(0, 3, 4, 5, 1, 2).flatten(1, 3)[:, self.order].flatten(1)
 
     def turn_back(self, u: Tensor, w: Tensor) -> Tensor:
         """What has the waves (u, w), (n, rank) and (n, dim − rank) → (n, dim)."""
-        waves = torch.cat([u, w], 1)[:, self.place].reshape(-1, *self.shape)
+        waves = torch.cat([u, w], 1)
+        C, (h, w_), (p, q) = self.shape[0], self.grid, self.block
+        if self.grid == (1, 1):
+            waves = waves[:, self.place].reshape(-1, 1, 1, C, p, q)
+        else:
+            waves = waves.unflatten(1, (-1, h, w_))[:, self.place].unflatten(1, (C, p, q))
+            waves = waves.permute(0, 4, 5, 1, 2, 3)
         with full_precision(waves):
-            image = self.rows.mT @ waves @ self.columns
+            blocks = self.rows.mT @ waves @ self.columns
         if self.pixels:
-            image = torch.where(self.taken, waves, image)
-        return image.flatten(1)
+            blocks = torch.where(self.taken, waves, blocks)
+        return blocks.permute(0, 3, 1, 4, 2, 5).flatten(1)
+
+    def _cut(self, y: Tensor) -> Tensor:
+        """The blocks of flat images, (n, dim) → (n, h, w, C, p, q)."""
+        C, (h, w), (p, q) = self.shape[0], self.grid, self.block
+        return y.reshape(-1, C, h, p, w, q).permute(0, 2, 4, 1, 3, 5)
+
+    def centre(self) -> Tensor:
+        """μ of a whole image, (dim,)."""
+        if self.grid == (1, 1):
+            return self.mean
+        C, (p, q) = self.shape[0], self.block
+        return self.mean.reshape(C, p, q).repeat(1, *self.grid).flatten()
+
+    def _scales(self) -> Tensor:
+        """The scale of each number of u, (rank,)."""
+        return self.scale.repeat_interleave(self.grid[0] * self.grid[1])
 
     def forward(self, x: Tensor) -> Tensor:
-        y = self.turn(x.flatten(1) - self.mean)
-        return torch.cat([y[:, : self.rank] / self.scale, y[:, self.rank :]], 1)
+        y = self.turn(x.flatten(1) - self.centre())
+        return torch.cat([y[:, : self.rank] / self._scales(), y[:, self.rank :]], 1)
 
     def inverse(self, z: Tensor) -> Tensor:
-        y = self.turn_back(z[:, : self.rank] * self.scale, z[:, self.rank :])
-        return (y + self.mean).reshape(z.shape[0], *self.shape)
+        y = self.turn_back(z[:, : self.rank] * self._scales(), z[:, self.rank :])
+        return (y + self.centre()).reshape(z.shape[0], *self.shape)
 
     def with_log_det(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        return self.forward(x), -self.scale.log().sum().expand(x.shape[0])
+        return self.forward(x), -self._scales().log().sum().expand(x.shape[0])
 
     def extra_repr(self) -> str:
         apart = "pixels" if say(self.taken) is True else "waves"
-        return f"{self.shape}, rank={self.rank} {apart}, initialized={say(self.initialized)}"
+        of = "" if self.grid == (1, 1) else f" of {self.grid[0]}×{self.grid[1]} blocks"
+        return f"{self.shape}, rank={self.rank} {apart}{of}, initialized={say(self.initialized)}"
 
     def _apply(self, fn: Callable[[Tensor], Tensor], recurse: bool = True) -> FinestWaves:
         super()._apply(fn, recurse)
-        for name, n in (("rows", self.shape[1]), ("columns", self.shape[2])):
+        for name, n in zip(("rows", "columns"), self.block, strict=True):
             matrix = getattr(self, name)  # orthogonal in the precision that the layer has now
             if not matrix.is_meta:
                 matrix.copy_(_cosines(n))
@@ -283,17 +333,20 @@ class FinestWaves(Bijection):
         if not self.initialized:
             if self.choose and len(x) > 1:
                 self.take_pixels((x == x[:1]).all(0))
-            self.mean.copy_(x.flatten(1).mean(0))
+            if self.grid == (1, 1):
+                self.mean.copy_(x.flatten(1).mean(0))
+            else:
+                self.mean.copy_(self._cut(x).mean((0, 1, 2)).flatten())
             if self.taken:  # the mean of equal numbers is not quite that number
                 first = self.order[: self.rank]
                 self.mean[first] = x[0].flatten()[first]
-            y = self.turn(x.flatten(1) - self.mean)
+            y = self.turn(x.flatten(1) - self.centre())
             # A wave that the data hardly have is not blown up: noise in it would be. Pixels that
             # never change count as if they had a tenth of what others have.
             share = 0.1 if self.taken else 0.01
             least = max(share * float(y.square().mean().sqrt()), 1e-6)
-            deviation = y[:, : self.rank].square().mean(0).sqrt()
-            self.scale.copy_(deviation.clamp_min(least) / self.spread)
+            power = y[:, : self.rank].square().mean(0).unflatten(0, (len(self.scale), -1)).mean(1)
+            self.scale.copy_(power.sqrt().clamp_min(least) / self.spread)
             self.initialized.fill_(True)
         return self.forward(x)
 

@@ -194,8 +194,8 @@ class AffineCoupling(_Coupling):
     r"""z₁ = x₁ · s(x₂) + t(x₂), z₂ = x₂, with log s = c·tanh(raw/c).
 
     The clamp bounds every scale in [e^−c, e^c]. A hard one, log s = min(max(raw, −c), c), is what
-    the authors' code has; it gives no gradient beyond the bound. Under autocast only the conditioner runs in
-    low precision, the same both ways; this arithmetic keeps the dtype of x.
+    the authors' code has; it gives no gradient beyond the bound. Under autocast only the
+    conditioner runs in low precision, the same both ways; this arithmetic keeps the dtype of x.
 
     Paper: appendix G.1 and G.4 (diffusion and style).
 

@@ -2,6 +2,7 @@ r"""Ready-made g: the paper's two image stacks, and one for vectors."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from numbers import Integral
 
@@ -27,7 +28,7 @@ from .coupling import AdditiveCoupling, AffineCoupling
 from .mixing import ActNorm, InvertibleLinear
 from .reshape import PixelShuffle, SpatialSplit2x2, Squeeze
 
-__all__ = ["encoder", "glow", "mlp", "patches", "revnet", "subspace"]
+__all__ = ["autoencoder", "encoder", "glow", "mlp", "patches", "revnet", "subspace"]
 
 #: (input channels, output channels) ↦ network
 Conditioner = Callable[[int, int], nn.Module]
@@ -225,6 +226,110 @@ def mlp(
     return Chain(*body, save_memory=save_memory)
 
 
+def autoencoder(
+    encoder: nn.Module,
+    decoder: nn.Module,
+    shape: tuple[int, ...],
+    code: int | tuple[int, int, int],
+    split: str = "waves",
+    reach: float | None = None,
+    spread: float = 0.01,
+    centred: bool = False,
+) -> Chain:
+    r"""Any encoder E and decoder D as a bijection of all of x, that starts with the code.
+
+    x is split into few numbers u that hold almost nothing of it, as many as the code has, and the
+    rest w. Then u ← u + E(w) and w ← w − P⊥D(u), P⊥ taking what D says of u away. Exact, whatever
+    E and D are: g and its inverse, and so every law. Approximate: the code is E of x without u,
+    plus u, and an image decoded with w = 0 is D(code) but for its u.
+
+    - "waves": the finest cosine waves of images, scaled to the ``spread``. With a map as code,
+      those of each block.
+    - "axes": the leading principal axes, scaled to variance 1. The code then is these plus E, as
+      in a residual network: E and D may start at 0.
+    - "pixels": pixels that never change, where there are enough, otherwise waves. u is 0 on such
+      data, and the code is E, exactly.
+
+    With a ``reach`` κ, points far from the data lie no farther in u than others: with
+    s = 1/√(1 + ‖w‖²/κ) the first step is u ← s·u + E(s·w).
+
+    Set the split from data by ``initialize``. The chain holds the layers in this order: the split,
+    E, D. What makes the code Gaussian can come last, as in :func:`subspace`.
+
+    Arguments:
+        encoder: E, from (n, *shape) to (n, *code).
+        decoder: D, from (n, *code) to (n, *shape).
+        shape: Of x; images (C, H, W), or vectors (dim,) with "axes".
+        code: Length of the code, or the shape (C′, h, w) of a map whose sides divide the image's.
+        split: "waves", "axes" or "pixels".
+        reach: The squared length of w from which on it counts as far.
+        spread: Standard deviation of the waves that E adds to.
+        centred: Whether E sees x − μ, and D gives it, with the mean μ of the data.
+
+    Example:
+        >>> encoder = nn.Conv2d(3, 4, 4, stride=4)
+        >>> decoder = nn.ConvTranspose2d(4, 3, 4, stride=4)
+        >>> x = torch.rand(50, 3, 16, 16)
+        >>> g = autoencoder(encoder, decoder, (3, 16, 16), (4, 4, 4)).initialize(x)
+        >>> code = g(x)[:, :64].unflatten(1, (4, 4, 4))
+        >>> torch.allclose(g.inverse(g(x)), x, atol=1e-4)
+        True
+    """
+    if split not in ("waves", "axes", "pixels"):
+        raise ValueError(f'autoencoder: expected split "waves", "axes" or "pixels", got {split!r}.')
+    if not (reach is None or reach > 0):
+        raise ValueError(f"autoencoder: expected a reach > 0, got {reach}.")
+    size = (int(code),) if isinstance(code, Integral) else tuple(code)  # type: ignore[arg-type]
+    dim, rank = math.prod(shape), math.prod(size)
+    if not 1 <= rank < dim:
+        raise ValueError(
+            f"autoencoder: expected a code of 1 to {dim - 1} numbers, fewer than the {dim} of x, "
+            f"got {code}."
+        )
+    axes: PrincipalAxes | FinestWaves
+    if split == "axes":
+        axes = PrincipalAxes(shape, rank)
+    else:
+        C, H, W = _image("autoencoder", shape)
+        cells = rank if len(size) == 1 else (size[0], size[1], size[2])
+        axes = FinestWaves((C, H, W), cells, spread, split == "pixels")
+    _try_pair(encoder, decoder, tuple(shape), size)
+    first: Bijection
+    if reach is None:
+        first = AdditiveCoupling((dim,), _OfRest(axes, encoder, centred), "first", cut=rank)
+    else:
+        near = _Nearer(axes, encoder, centred, reach)
+        first = AffineCoupling((dim,), near, "first", max_log_scale=20.0, cut=rank)
+    rest = _ToRest(axes, decoder, centred, size)
+    return Chain(axes, first, AdditiveCoupling((dim,), rest, "second", cut=rank))
+
+
+def _try_pair(
+    encoder: nn.Module, decoder: nn.Module, shape: tuple[int, ...], code: tuple[int, ...]
+) -> None:
+    """Refuse an encoder or a decoder that does not go between these shapes."""
+    for name, net, start, end in (
+        ("encoder", encoder, shape, code),
+        ("decoder", decoder, code, shape),
+    ):
+        like = next(net.parameters(), torch.zeros(()))
+        try:
+            with torch.no_grad():
+                got = tuple(net(like.new_zeros(2, *start)).shape[1:])
+            problem = "" if math.prod(got) == math.prod(end) else f"gives (n, {_say(got)})"
+        except (RuntimeError, ValueError, TypeError) as error:
+            problem = f"fails: {(str(error).strip().splitlines() or [type(error).__name__])[0]}"
+        if problem:
+            raise ValueError(
+                f"autoencoder: expected the {name} to go from (n, {_say(start)}) to "
+                f"(n, {_say(end)}), but it {problem}."
+            )
+
+
+def _say(shape: tuple[int, ...]) -> str:
+    return ", ".join(map(str, shape))
+
+
 def subspace(
     shape: tuple[int, ...],
     rank: int = 32,
@@ -267,15 +372,13 @@ def subspace(
         >>> torch.allclose(g.inverse(g(x)), x, atol=1e-5)
         True
     """
-    axes = PrincipalAxes(shape, rank)
-    dim = axes.dim
+    dim = math.prod(shape)
     if nets not in ("auto", "mlp", "conv"):
         raise ValueError(f'subspace: expected nets "auto", "mlp" or "conv", got {nets!r}.')
     if nets == "auto":
         nets = "conv" if len(shape) == 3 and min(shape[1:]) >= 32 else "mlp"
     if nets == "conv":
-        _image("subspace", shape)
-        C, H, W = shape
+        C, H, W = _image("subspace", shape)
         width = hidden or 16
         dense = max(256, 8 * width)
         encode: nn.Module = ToVector((C, H, W), rank, width, dense)
@@ -287,16 +390,8 @@ def subspace(
     def bounded(inputs: int, outputs: int) -> nn.Module:
         return MLP(inputs, outputs, flow_hidden, bound=3.0)  # images far from data come back, too
 
-    first: Bijection
-    if reach is None:
-        first = AdditiveCoupling((dim,), _OfRest(axes, encode), "first", cut=rank)
-    else:
-        near = _Nearer(axes, encode, reach)
-        first = AffineCoupling((dim,), near, "first", max_log_scale=20.0, cut=rank)
     layers: list[Bijection] = [
-        axes,
-        first,
-        AdditiveCoupling((dim,), _ToRest(axes, decode), "second", cut=rank),
+        *autoencoder(encode, decode, shape, rank, "axes", reach, centred=True),
         OnPart(mlp(rank, blocks, conditioner=bounded, max_log_scale=max_log_scale), dim),
     ]
     if detail:
@@ -359,7 +454,6 @@ def encoder(
     if not isinstance(extra, Integral) or extra < 0:
         raise ValueError(f"encoder: expected extra to be a whole number ≥ 0, got {extra!r}.")
     rank = outputs + extra
-    waves = FinestWaves(shape, rank, spread, pixels)
     dense = max(256, 8 * decoder_hidden)
     if isinstance(net, nn.Module):
         first = net
@@ -372,38 +466,37 @@ def encoder(
     if extra:
         eigen = EigenImages(shape, extra)
         encode, decode = Branches(*encode.nets, eigen), WithEigenImages(decode, eigen)
+    split = "pixels" if pixels else "waves"
     return Chain(
-        waves,
-        AdditiveCoupling((waves.dim,), _OfRest(waves, encode), "first", cut=rank),
-        AdditiveCoupling((waves.dim,), _ToRest(waves, decode), "second", cut=rank),
-        OnPart(PrincipalAxes((rank,), rank, LEAST), waves.dim),
+        *autoencoder(encode, decode, shape, rank, split, spread=spread, centred=True),
+        OnPart(PrincipalAxes((rank,), rank, LEAST), math.prod(shape)),
     )
 
 
 class _OfRest(nn.Module):
     """w ↦ net(x), x the image that has no part along the leading axes."""
 
-    def __init__(self, axes: PrincipalAxes | FinestWaves, net: nn.Module) -> None:
+    def __init__(self, axes: PrincipalAxes | FinestWaves, net: nn.Module, centred: bool) -> None:
         super().__init__()
-        self.axes, self.net = axes, net
+        self.axes, self.net, self.centred = axes, net, centred
 
     def image(self, w: Tensor) -> Tensor:
         """x, (n, *shape)."""
-        zero = w.new_zeros(w.shape[0], self.axes.rank)
-        return self.axes.turn_back(zero, w).reshape(-1, *self.axes.shape)
+        x = self.axes.turn_back(w.new_zeros(w.shape[0], self.axes.rank), w)
+        return (x if self.centred else x + self.axes.centre()).reshape(-1, *self.axes.shape)
 
     def forward(self, w: Tensor) -> Tensor:
-        return self.net(self.image(w))
+        return self.net(self.image(w)).flatten(1)
 
 
 class _Nearer(nn.Module):
     """w ↦ (net(s·x), log s), s = 1/√(1 + ‖w‖²/κ)."""
 
-    def __init__(self, axes: PrincipalAxes, net: nn.Module, reach: float) -> None:
+    def __init__(
+        self, axes: PrincipalAxes | FinestWaves, net: nn.Module, centred: bool, reach: float
+    ) -> None:
         super().__init__()
-        if not reach > 0:
-            raise ValueError(f"subspace: expected a reach > 0, got {reach}.")
-        self.rest, self.reach = _OfRest(axes, net), reach
+        self.rest, self.reach = _OfRest(axes, net, centred), reach
 
     def forward(self, w: Tensor) -> Tensor:
         log_scale = -0.5 * torch.log1p(w.square().sum(1, keepdim=True) / self.reach)
@@ -414,17 +507,26 @@ class _Nearer(nn.Module):
 class _ToRest(nn.Module):
     """u ↦ −P⊥ net(u), the part of an image that is not along the leading axes."""
 
-    def __init__(self, axes: PrincipalAxes | FinestWaves, net: nn.Module) -> None:
+    def __init__(
+        self,
+        axes: PrincipalAxes | FinestWaves,
+        net: nn.Module,
+        centred: bool,
+        code: tuple[int, ...],
+    ) -> None:
         super().__init__()
-        self.axes, self.net = axes, net
+        self.axes, self.net, self.centred, self.code = axes, net, centred, code
 
     def forward(self, u: Tensor) -> Tensor:
-        return -self.axes.turn(self.net(u).flatten(1).to(u.dtype))[:, self.axes.rank :]
+        made = self.net(u.reshape(len(u), *self.code)).flatten(1).to(u.dtype)
+        made = made if self.centred else made - self.axes.centre()
+        return -self.axes.turn(made)[:, self.axes.rank :]
 
 
-def _image(where: str, shape: tuple[int, ...]) -> None:
+def _image(where: str, shape: tuple[int, ...]) -> tuple[int, int, int]:
     if not isinstance(shape, tuple | list) or len(shape) != 3:
         raise ValueError(f"{where}: expected an image shape (C, H, W), got {shape}.")
+    return shape[0], shape[1], shape[2]
 
 
 def _positive(where: str, **counts: int) -> None:

@@ -72,6 +72,16 @@ _CELEBA = {
     "likelihood": 0.15,
     "mirror": True,
 }
+#: One g for noise and data, and a learned A_t: the paper's, with the changes that it needs.
+_MATCHING = {
+    **_BEST,
+    "spaces": "one",
+    "core": "prediction",
+    "precondition": True,
+    "reach": 50.0,
+    "induced": 0.1,
+    "noise_likelihood": 0.1,
+}
 _LONG = {"steps": 5000, "rate": 2e-3, "validate_every": 1000, "checkpoint_every": 500}
 
 APP = App(
@@ -104,6 +114,7 @@ APP = App(
     presets={
         "paper": {"model": _PAPER, "training": {"steps": 3000, "batch": 32}},
         "authors": {"model": _AUTHORS, "training": {"steps": 3000, "batch": 32}},
+        "matching": {"model": _MATCHING, "training": _LONG},
         "best": {"model": _BEST, "training": _LONG},
         "digits": {
             "model": {"rank": 24, "hidden": 256, "flow_hidden": 128},

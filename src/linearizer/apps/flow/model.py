@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any, Literal, cast
 
 import torch
+import torch.nn.functional as F
 from pydantic import Field, model_validator
 from torch import Tensor, nn
 
@@ -23,7 +24,7 @@ from ...bijections import Bijection, Chain, Flatten, glow, mlp, subspace
 from ...data.files import root_folder
 from ...data.images import Batch
 from ...data.kinds import Data, Part
-from ...families import Family, GaussianVelocity, Leading, Prediction, TimeLowRank
+from ...families import Family, GaussianVelocity, Leading, Preconditioned, Prediction, TimeLowRank
 from ...linearizer import Linearizer
 from ...metrics.perceptual import LPIPS, load_lpips
 from ...nets import ResidualConv, UNet
@@ -68,6 +69,12 @@ class Config(Settings):
     detail_spread: float = Field(
         0.5, gt=0, description="subspace: how much of the detail's spread samples get"
     )
+    reach: float | None = Field(
+        None,
+        gt=0,
+        description="subspace: squared length of what its coordinates leave of an image, from "
+        "which on it counts as far from data and comes to lie nearer to 0, as noise does",
+    )
     blocks: int = Field(5, ge=1, description="blocks of the stack (subspace: of the one on u)")
     hidden: int | None = Field(
         None, ge=1, description="width of its networks; 512 for mlp, 16 channels for convolutions"
@@ -97,6 +104,12 @@ class Config(Settings):
         0.0, ge=0, description="learned core: weight of ‖A₀ g(x₀) − g(x₁)‖², as the paper prints it"
     )
     likelihood: float = Field(0.05, ge=0, description="weight of −log p of the coordinates")
+    noise_likelihood: float = Field(
+        0.0, ge=0, description="weight of −log p of the coordinates of the noise, in one space"
+    )
+    precondition: bool = Field(
+        False, description="prediction: scale its time and size by the moments of both ends"
+    )
     latent_noise: float = Field(0.2, gt=0, description="noise in coordinates; subspace learns it")
     distance: Literal["mse", "alex", "squeeze"] = Field(
         "mse", description="of images, not in subspace: squared error, or LPIPS on these features"
@@ -121,6 +134,13 @@ class Config(Settings):
             )
         if self.detail and (self.g != "subspace" or self.core != "gaussian"):
             raise ValueError('detail needs g = "subspace" and core = "gaussian"')
+        if self.precondition and self.core != "prediction":
+            raise ValueError('precondition scales a prediction: it needs core = "prediction"')
+        alone = self.g == "subspace" and self.spaces == "one"
+        if alone and not (self.precondition and self.likelihood):
+            raise ValueError(
+                'g = "subspace" in one space needs precondition = true and a likelihood above 0'
+            )
         if self.g == "subspace" and self.core == "velocity":
             raise ValueError(
                 'core = "velocity" would leave the noise outside the subspace as it is: take '
@@ -213,9 +233,12 @@ class Flow(nn.Module):
         x, draw = batch.x, Draw(0)
         if self.leading is None:  # constant pixels would have no scale
             x = x + 0.02 * draw.normal(x)
-        if not isinstance(self.source.g, Flatten):  # the weights serve both
-            x = torch.cat([x, draw.normal(x)])
+            if not isinstance(self.source.g, Flatten):  # the weights serve both
+                x = torch.cat([x, draw.normal(x)])
         self.target.g.initialize(x)
+        if (core := preconditioned(self)) is not None:
+            z0 = self.source.coordinates(draw.normal(x))[:, : len(core.log_start)]
+            core.log_start.data.copy_(z0.square().mean(0).sqrt().log())
 
     def _like(self) -> Tensor:
         return next(iter([*self.parameters(), *self.buffers()]), torch.zeros(()))
@@ -240,6 +263,8 @@ def build(config: Config) -> Flow:
         family: Family = GaussianVelocity(basis, torch.ones(leading), 0.0 if small else 1.0, dim)
     else:
         family = TimeLowRank(config.rank if small else dim, config.rank)
+        if config.precondition:
+            family = Preconditioned(family, torch.ones(config.rank if small else dim))
         if config.core == "prediction":
             family = Prediction(Leading(family, dim) if small else family)
     flow = Flow(source, family, target, leading if small else None)
@@ -254,7 +279,14 @@ def _stack(config: Config) -> Bijection:
     if config.g == "subspace":
         width, depth = config.flow_hidden, config.blocks
         return subspace(
-            shape, config.rank, config.hidden, config.nets, depth, width, detail=config.detail
+            shape,
+            config.rank,
+            config.hidden,
+            config.nets,
+            depth,
+            width,
+            detail=config.detail,
+            reach=config.reach,
         )
     if config.g == "mlp":
         layers = mlp(math.prod(shape), config.blocks, config.hidden or 512)
@@ -309,14 +341,13 @@ def loss(model: Flow, batch: Batch, draw: Draw) -> Terms:
     r"""Return the terms whose weights the settings give.
 
     z₀ and z₁ are the coordinates of noise and data. A subspace has its own reconstruction and
-    likelihood (see :func:`subspace_terms`), and its coordinates take no gradient from the core.
-    Other stacks have
+    likelihood (see :func:`subspace_terms`). Other stacks have
 
     - reconstruction: d(x₁, g⁻¹(z₁ + σε)); without noise it would be 0, as g is exact
     - reconstruction of x₀: the same of the noise
     - likelihood: (½‖z₁‖² − log|det ∂g|)/dim, which also keeps g from shrinking to nothing
 
-    A learned core adds those of :func:`_core_terms`.
+    A learned core adds those of :func:`_core_terms`; in one space, g and core are trained together.
     """
     c, x1 = model.config, batch.x
     x0 = draw.normal(x1)
@@ -327,6 +358,9 @@ def loss(model: Flow, batch: Batch, draw: Draw) -> Terms:
     terms: Terms = {}
     if c.g == "subspace":
         terms, z1 = subspace_terms(model, x1, draw)
+        if c.spaces == "one":
+            more, z0 = _noise_terms(model, *encode_part(model, x0))
+            return terms | more | _core_terms(model, x1, z0, z1, t)
     elif c.likelihood:
         x1 = x1 + c.dequantize * draw.normal(x1)
         unlikely, z1 = negative_log_density(model.target.g, x1)
@@ -342,8 +376,36 @@ def loss(model: Flow, batch: Batch, draw: Draw) -> Terms:
         far = _distance(c, noisy, x0, c.noise_reconstruction == "mse")
         terms["reconstruction of x₀"] = c.reconstruction * far
     if c.core != "gaussian":
-        terms |= _core_terms(model, x1, z0, z1, t)
+        terms |= _core_terms(model, x1, z0, z1.detach() if c.g == "subspace" else z1, t)
     return terms
+
+
+def encode_part(model: Flow, x: Tensor) -> tuple[Tensor, Tensor]:
+    """Return u of images before the last stack, (n, rank), and log|det| of u ↦ u', (n,)."""
+    axes, encode, *_ = layers_of(model)
+    with torch.no_grad():
+        start = axes(x)
+    h, log_det = encode.with_log_det(start)
+    return h[:, : model.config.rank], log_det
+
+
+def preconditioned(model: Flow) -> Preconditioned | None:
+    """Return the part of a learned core that knows the moments of both ends."""
+    return next((m for m in model.family.modules() if isinstance(m, Preconditioned)), None)
+
+
+def _noise_terms(model: Flow, u: Tensor, bend: Tensor) -> tuple[Terms, Tensor]:
+    r"""Return −log p of the noise's coordinates F(u), given the rest of it, and z₀.
+
+    p is a normal density of mean 0 and learned deviations σ₀: noise then is Gaussian in the same
+    coordinates as data, which is what a linear flow from one to the other needs.
+    """
+    core = preconditioned(model)
+    assert core is not None
+    z, log_det = layers_of(model)[3].g.with_log_det(u)
+    each = 0.5 * (z / core.log_start.exp()).square() + core.log_start
+    bits = each.sum(1) - log_det - bend
+    return {"-log p of noise": model.config.noise_likelihood * bits.mean()}, z
 
 
 def _core_terms(model: Flow, x1: Tensor, z0: Tensor, z1: Tensor, t: Tensor) -> Terms:
@@ -358,17 +420,22 @@ def _core_terms(model: Flow, x1: Tensor, z0: Tensor, z1: Tensor, t: Tensor) -> T
     c, family = model.config, model.family
     predicts = isinstance(family, Prediction)
     A = family.family if isinstance(family, Prediction) else family
+    if isinstance(A, Leading):
+        A, z0, z1 = A.family, z0[:, : model.leading], z1[:, : model.leading]
+    if isinstance(A, Preconditioned):
+        t = A.times(t)
     wanted = z1 if predicts else z1 - z0
     found = A(t)((1 - t[:, None]) * z0 + t[:, None] * z1)
     terms: Terms = {}
     if c.induced:
-        terms["induced"] = c.induced * (found - wanted)[:, : model.leading].square().mean()
+        terms["induced"] = c.induced * (found - wanted).square().mean()
     if c.image:
         y = x1 if predicts else model.target.points(wanted)
-        terms["image"] = c.image * _distance(c, model.target.points(found), y)
+        whole = F.pad(found, (0, model.target.dim - found.shape[1]))
+        terms["image"] = c.image * _distance(c, model.target.points(whole), y)
     if c.alignment:
         gap = A(torch.zeros_like(t))(z0) - z1
-        terms["alignment"] = c.alignment * gap[:, : model.leading].square().mean()
+        terms["alignment"] = c.alignment * gap.square().mean()
     return terms
 
 
@@ -438,12 +505,24 @@ def train_density(model: Flow, data: Data) -> Stage | None:
         own.initialize(codes[:: -(-len(codes) // some), c.rank :])
         v = torch.cat([own(w)[:, : c.detail] for w in codes[:, c.rank :].split(512)])
     noise = model.log_noise.detach().exp()
+    parts = [last.g, *(layer.g for layer in fine[1:])]
+    both_ends = c.spaces == "one"
+    u0, bend = u[:, :0], u[:, 0]
+    if both_ends:
+        parts.append(model.family)
+        images = enumerate(_images(model, data.train))
+        drawn = [encode_part(model, Draw(i).normal(x)) for i, x in images]
+        u0, bend = (torch.cat(some) for some in zip(*drawn, strict=True))
 
-    def unlikely(part: nn.ModuleList, batch: tuple[Tensor, Tensor], draw: Draw) -> Terms:
-        u, v = batch
+    def unlikely(part: nn.ModuleList, batch: tuple[Tensor, ...], draw: Draw) -> Terms:
+        u, v, u0, bend = batch
         stack, *detail = cast(list[Bijection], list(part))
         bits, z = negative_log_density(stack, u + noise.to(u) * draw.normal(u))
         terms = {"-log p": bits.mean()}
+        if both_ends:
+            more, z0 = _noise_terms(model, u0, bend)
+            more |= _core_terms(model, u, z0, z, draw.uniform(bend))
+            return terms | {k: v / c.likelihood for k, v in more.items()}  # as −log p has 1 here
         for g in detail:
             # Apart from u: neither its gradient nor its share in the clipping reaches F.
             both = torch.cat([z.detach(), v + 0.05 * draw.normal(v)], 1)
@@ -452,9 +531,9 @@ def train_density(model: Flow, data: Data) -> Stage | None:
             terms["-log p of the detail"] = bits.mean() / c.detail
         return terms
 
-    part = nn.ModuleList([last.g, *(layer.g for layer in fine[1:])])
     training = {"steps": c.refine, "batch": 512, "rate": 2e-3}
-    return Stage("density", part, unlikely, Codes(u.clone(), v.clone()), training)
+    source = Codes(u.clone(), v.clone(), u0, bend)
+    return Stage("density", nn.ModuleList(parts), unlikely, source, training)
 
 
 def _images(model: Flow, part: Part, limit: int | None = None) -> Iterator[Tensor]:
