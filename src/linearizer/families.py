@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import abc
 import math
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -34,6 +34,10 @@ __all__ = [
 ]
 
 
+#: How a solver takes one step of a family.
+Take: TypeAlias = "Callable[[Family], Operator]"
+
+
 class Family(nn.Module, abc.ABC):
     r"""A condition c ↦ Operator.
 
@@ -55,12 +59,13 @@ class Family(nn.Module, abc.ABC):
     def forward(self, c: float | Tensor) -> Operator:
         """The operator for a condition, or one for each of (batch,) conditions."""
 
-    def step(self, t0: float, t1: float) -> Operator | None:
+    def step(self, t0: float, t1: float, take: Take) -> Operator | None:
         r"""The operator of a whole step t0 → t1, where the family knows it; mostly None.
 
         A velocity that is singular at some time names its step into that time here. A solver asks
         before each step; where it gets an operator it applies that one and evaluates no velocity
-        in that step.
+        in that step. ``take(family)`` is the solver's own step t0 → t1 of another family: of what
+        is not singular.
         """
         return None
 
@@ -231,7 +236,7 @@ class Prediction(Family):
         >>> family = Prediction(TimeLowRank(8, rank=2))
         >>> family(0.5)                  # 2 (D − I)
         ScaledIdentityPlusLowRank(shape=(8, 8))
-        >>> family.step(0.9, 1.0).rank()
+        >>> lz.solvers.collapse(family, "euler", steps=1, t0=0.9).rank()
         2
     """
 
@@ -246,7 +251,7 @@ class Prediction(Family):
         D = self.family(c)
         return (D - Identity(D.shape[0], D.dtype, D.device)) * (1.0 / (1.0 - t))
 
-    def step(self, t0: float, t1: float) -> Operator | None:
+    def step(self, t0: float, t1: float, take: Take) -> Operator | None:
         if max(t0, t1) < 1.0:
             return None
         if t1 != 1.0 or t0 > 1.0:
@@ -308,7 +313,9 @@ class GaussianVelocity(Family):
     and its flow is known: from 0 to t it is ((1−t)²I + t²M)^½, so that from 0 to 1 it is M^½.
     A linear map has no bias, so the second moments are not centred.
 
-    Where M is singular the velocity is singular at t = 1, and the step into 1 is the exact flow.
+    Where M is singular the velocity is singular at t = 1. Along its null space z_t is the straight
+    line (1−t)z₀, which every solver follows exactly: a step into t = 1 is that line there, and the
+    solver's own elsewhere.
 
     Arguments:
         basis: Q, orthonormal columns (dim, rank).
@@ -426,12 +433,15 @@ class GaussianVelocity(Family):
 
         return self._operator(ratio(self.values), ratio(self.rest))
 
-    def step(self, t0: float, t1: float) -> Operator | None:
+    def step(self, t0: float, t1: float, take: Take) -> Operator | None:
         if not self.singular:
             return None
-        if (t0 - 1.0) * (t1 - 1.0) < 0:
+        if (t0 - 1.0) * (t1 - 1.0) < 0 or t0 == 1.0 != t1:
             raise _undefined("GaussianVelocity")
-        return self.flow(t0, t1) if 1.0 in (t0, t1) else None
+        numbers = self._rates().step(t0, t1, take)
+        return (
+            None if numbers is None else self._operator(numbers.diagonal[:-1], numbers.diagonal[-1])
+        )
 
     def _apply(self, fn: Any, recurse: bool = True) -> GaussianVelocity:
         super()._apply(fn, recurse)
@@ -443,7 +453,10 @@ class GaussianVelocity(Family):
         return self
 
     def eigenbasis(self) -> tuple[Tensor, Family]:
-        return self._wide(), _Rates(torch.cat([self.values, self.rest[None]]).double())
+        return self._wide(), self._rates()
+
+    def _rates(self) -> _Rates:
+        return _Rates(torch.cat([self.values, self.rest[None]]).double())
 
     def _operator(self, inside: Tensor, outside: Tensor) -> ScaledIdentityPlusLowRank:
         inside, outside = inside.to(self.basis.dtype), outside.to(self.basis.dtype)
@@ -469,11 +482,15 @@ class _Rates(Family):
         t = _time(c, "GaussianVelocity").to(self.moments.device)
         return Diagonal(_rate(t[..., None], self.moments))
 
-    def step(self, t0: float, t1: float) -> Operator | None:
-        singular = bool((self.moments == 0).any())
-        if not singular or 1.0 not in (t0, t1):
+    def step(self, t0: float, t1: float, take: Take) -> Diagonal | None:
+        none = self.moments == 0
+        if not bool(none.any()) or t1 != 1.0:
             return None
-        return Diagonal((_spread(t1, self.moments) / _spread(t0, self.moments)).sqrt())
+        if t0 == 1.0:
+            return Diagonal(torch.ones_like(self.moments))
+        taken = take(_Rates(self.moments.masked_fill(none, 1.0)))
+        assert isinstance(taken, Diagonal)
+        return Diagonal(taken.diagonal.masked_fill(none, 0.0))
 
 
 class StyleKernel(Family):

@@ -15,6 +15,7 @@ import itertools
 import operator
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, SupportsIndex
 
 import torch
@@ -223,7 +224,8 @@ class _Plan(NamedTuple):
         index: dict[float, int] = {}
         made = []
         for start, end in itertools.pairwise(grid) if t0 != t1 else ():
-            whole, nodes = family.step(start, end), []
+            take = partial(_one_step, solver, start, end)
+            whole, nodes = family.step(start, end, take), []
             for c in _NODES[solver] if whole is None else ():
                 t = end if c == 1.0 else start + c * (end - start)
                 nodes.append(index.setdefault(t, len(index)))
@@ -235,7 +237,8 @@ class _Plan(NamedTuple):
         if self.times:
             A = family(self.times[0])
         else:
-            whole = self.steps[0].whole if self.steps else family.step(self.t0, self.t1)
+            take = partial(_one_step, self.solver, self.t0, self.t1)
+            whole = self.steps[0].whole if self.steps else family.step(self.t0, self.t1, take)
             A = family(self.t0) if whole is None else whole
         if A.batch is not None or A.shape[0] != A.shape[1]:
             raise ValueError(
@@ -251,6 +254,14 @@ class _Plan(NamedTuple):
             else:
                 state = _advance(self.solver, [operators(i) for i in nodes], h, state, apply)
         return state
+
+
+def _one_step(solver: str, t0: float, t1: float, family: Family) -> Operator:
+    """One step of a solver, for a family that is regular in it."""
+    plan = _Plan.make(family, solver, 1, t0, t1)
+    first = plan.first(family)
+    eye = Identity(first.shape[0], first.dtype, first.device)
+    return plan.march(lambda i: family(plan.times[i]), eye, operator.matmul)
 
 
 def _whole_number(steps: SupportsIndex) -> int:
