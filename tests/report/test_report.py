@@ -290,7 +290,7 @@ def test_writing_a_report_draws_no_number(run):
 def test_large_maps_are_measured_after_long_trainings_only(run):
     assert reporting.worth_measuring(run, 1.0)
     config = json.loads(text_of(run / "config.json"))
-    config["model"]["shape"] = [3, 128, 128]
+    config["model"]["shape"] = config.get("plain", {})["shape"] = [3, 128, 128]
     (run / "config.json").write_text(json.dumps(config))
     assert not reporting.worth_measuring(run, 1.0) and reporting.worth_measuring(run, 3600.0)
 
@@ -304,7 +304,7 @@ def test_the_command_writes_it_anew(run, tmp_path):
     assert done.returncode == 0, done.stderr
     result = json.loads(done.stdout)
     assert result["files"] == [str(run / "report.html")] and result["step"] == 20
-    assert 0 < result["worst_law"] < 1e-8 and "accuracy" in result["metrics"]
+    assert 0 < result["worst_law"] < 1e-6 and "accuracy" in result["metrics"]
     assert (run / "report.html").exists()
     elsewhere = tmp_path / "new" / "mine.html"
     assert f"wrote\n  {elsewhere}" in type_words("report", run, "-o", elsewhere).stdout

@@ -110,6 +110,8 @@ class App(Generic[C, M, B]):
     tells_best: Callable[[C], bool] = lambda config: True
     #: (model, data) ↦ what a plain linear method measures, or None where there is none
     yardstick: Callable[[M, Data], Yardstick | None] | None = None
+    #: (model, data) ↦ the yardstick as a model, which a run keeps where training found no better
+    plain: Callable[[M, Data], M | None] | None = None
     #: Settings of the model that are steps of further stages; ``--steps`` scales them as well.
     stage_steps: tuple[str, ...] = ()
 

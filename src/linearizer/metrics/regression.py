@@ -8,7 +8,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Affine", "fit_ridge", "predict_linearly", "r_squared"]
+__all__ = ["Affine", "fit_linearly", "fit_ridge", "r_squared"]
 
 #: Of inputs with variance 1; the one that does best on validation samples is taken.
 RIDGES = (1e-3, 1e-1, 1e1, 1e3)
@@ -32,14 +32,14 @@ def r_squared(predicted: Tensor, y: Tensor) -> Tensor:
 
 
 class Affine(NamedTuple):
-    """The map x ↦ (x − centre) weight + level, in float64."""
+    """The map x ↦ (x − centre) weight + level of flattened x, in float64."""
 
     centre: Tensor  #: (d,)
     weight: Tensor  #: (d, k)
     level: Tensor  #: (k,)
 
     def __call__(self, x: Tensor) -> Tensor:
-        return (x.double() - self.centre) @ self.weight + self.level
+        return (x.flatten(1).double() - self.centre) @ self.weight + self.level
 
 
 def fit_ridge(x: Tensor, y: Tensor, ridges: Sequence[float]) -> list[Affine]:
@@ -63,23 +63,22 @@ def fit_ridge(x: Tensor, y: Tensor, ridges: Sequence[float]) -> list[Affine]:
     return found
 
 
-def predict_linearly(x: Tensor, y: Tensor, x_val: Tensor, y_val: Tensor, x_test: Tensor) -> Tensor:
-    r"""Predict y of ``x_test`` by ridge regression from inputs of any shape, scaled to variance 1.
+def fit_linearly(x: Tensor, y: Tensor, x_val: Tensor, y_val: Tensor) -> Affine:
+    r"""Fit y by ridge regression on inputs of any shape, their numbers scaled to variance 1.
 
     Arguments:
         x, y: Samples to fit, (n, \*shape) and (n, k).
         x_val, y_val: Samples that choose the ridge.
-        x_test: Samples to predict for, (m, \*shape).
 
     Example:
         >>> x = torch.randn(200, 2, 3)
-        >>> found = predict_linearly(x, 5 * x[:, 0], x, 5 * x[:, 0], x)
-        >>> bool((r_squared(found, 5 * x[:, 0]) > 0.999).all())
+        >>> found = fit_linearly(x, 5 * x[:, 0], x, 5 * x[:, 0])
+        >>> bool((r_squared(found(x), 5 * x[:, 0]) > 0.999).all())
         True
     """
-    scale = x.flatten(1).std(0)
+    scale = x.flatten(1).double().std(0)
     scale = torch.where(scale > 0, scale, torch.ones_like(scale))
     fits = fit_ridge(x.flatten(1) / scale, y, RIDGES)
     errors = [(fit(x_val.flatten(1) / scale) - y_val).square().mean() for fit in fits]
-    best = fits[int(torch.stack(errors).argmin())]
-    return best(x_test.flatten(1) / scale)
+    centre, weight, level = fits[int(torch.stack(errors).argmin())]
+    return Affine(centre * scale, weight / scale[:, None], level)

@@ -29,6 +29,7 @@ from ..training.checkpoint import (
     check_target,
     find_yardstick,
     make_parent,
+    model_settings,
     read_config,
     read_metrics,
 )
@@ -279,7 +280,7 @@ def _laws(certificate: Certificate, where: str) -> list[Block]:
 
 def worth_measuring(run: Path, seconds: float) -> bool:
     """Return whether laws are cheap beside a training that took so long."""
-    model = read_config(run)["model"] or {}
+    model = model_settings(read_config(run)) or {}
     return seconds >= WORTH or math.prod(model.get("shape") or (1,)) <= LARGE
 
 

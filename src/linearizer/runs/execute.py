@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -16,7 +16,8 @@ import torch
 from ..apps.base import App, Say, Stage
 from ..apps.registry import origin_of
 from ..data.kinds import Data
-from ..training.checkpoint import CONFIG, METRICS, finite, tensors_of, write_weights
+from ..training.checkpoint import CONFIG, METRICS, finite, tensors_of, write_config, write_weights
+from ..training.draws import Draw, mix
 from ..training.loop import STATE, Interrupted, Result, Training, fit
 from ..training.progress import Transfer
 from ..training.settings import Settings, resolve
@@ -73,13 +74,13 @@ def execute(
     if os.environ.get("RANK", "0") != "0":
         return result
     if not (app.stages or app.finish):
-        return _compare(result, plan, source, run, say)
+        return _compare(result, plan, source, run, settings, say)
     result = _train_further(model, plan, source, run, result, progress, say)
     write_weights(run, tensors_of(result.model), settings)
     if preview is not None and training.validate_every:
         (run / "samples").mkdir(exist_ok=True)
         preview(result.model, run / "samples" / f"step-{training.steps:06d}.png")
-    return _compare(result, plan, source, run, say)
+    return _compare(result, plan, source, run, settings, say)
 
 
 def _load(plan: Plan, root: Path | None, progress: bool) -> Data:
@@ -103,8 +104,13 @@ def _describe(plan: Plan, config: Settings, training: Training) -> dict[str, Any
     return settings
 
 
-def _compare(result: Result, plan: Plan, source: Data, run: Path, say: Say) -> Result:
-    """Measure the plain linear yardstick, and add it and the whole time to the metrics."""
+def _compare(
+    result: Result, plan: Plan, source: Data, run: Path, settings: dict[str, Any], say: Say
+) -> Result:
+    """Measure the plain linear yardstick, and keep it where training found no better.
+
+    What is measured, and the whole time, are added to the metrics.
+    """
     found = None
     if plan.app.yardstick is not None and result.metrics:
         try:
@@ -114,9 +120,53 @@ def _compare(result: Result, plan: Plan, source: Data, run: Path, say: Say) -> R
     row: dict[str, Any] = {"step": result.step, "seconds": result.seconds}
     if found is not None:
         row["yardstick"] = {"name": found.name, **found.measures}
+        if _is_better(plan.app, found.measures, result.metrics):
+            result = _fall_back(result, plan, source, run, settings)
+    if result.plain:
+        row["validation"] = result.metrics
     with open(run / METRICS, "a", encoding="utf-8") as file:
         file.write(json.dumps(finite(row), allow_nan=False) + "\n")
     return result._replace(yardstick=row.get("yardstick"))
+
+
+def _is_better(app: App[Any, Any, Any], one: Mapping[str, float], other: Any) -> bool:
+    sign, value = 1 if app.maximize else -1, other.get(app.metric, math.nan)
+    return not math.isfinite(value) or sign * (one[app.metric] - value) > 0
+
+
+def _fall_back(
+    result: Result, plan: Plan, source: Data, run: Path, settings: dict[str, Any]
+) -> Result:
+    """Make the plain linear method the model of the run, if it validates better as a model, too.
+
+    The weights that were trained stay beside it, as ``trained.safetensors``.
+    """
+    app = plan.app
+    model = None if app.plain is None else app.plain(result.model, source)
+    if model is None:
+        return result
+    model.app_name = app.name
+    measured = _measure(app, model.eval(), source, plan.training)
+    if not _is_better(app, measured, result.metrics):
+        return result
+    write_weights(run, tensors_of(result.model), settings, "trained.safetensors")
+    settings = settings | {"plain": model.config.model_dump(mode="json")}
+    write_config(run, settings)
+    write_weights(run, tensors_of(model), settings)
+    return result._replace(model=model, metrics=measured, best_step=None, plain=True)
+
+
+@torch.no_grad()
+def _measure(
+    app: App[Any, Any, Any], model: Any, source: Data, training: Training
+) -> dict[str, float]:
+    """Return means over the validation part, as training takes them."""
+    sums: dict[str, float] = {}
+    for index in torch.arange(len(source.val)).split(training.batch):
+        draw = Draw(mix(training.seed, "validation", int(index[0])), 0)
+        for name, value in app.measure(model, source.val.batch(index), draw).items():
+            sums[name] = sums.get(name, 0.0) + float(value.double().sum())
+    return {name: total / len(source.val) for name, total in sums.items()}
 
 
 def _train_further(
@@ -157,7 +207,9 @@ def close(result: Result, app: App[Any, Any, Any], steps: int) -> tuple[list[str
     if plain is not None and math.isfinite(plain):
         name, sign = (result.yardstick or {})["name"], 1 if app.maximize else -1
         said = f"{name}, the plain linear method, has {app.metric} {plain:.4g}"
-        if sign * (value - plain) <= 0.01 * abs(plain):
+        if result.plain:
+            said += ": training found no better, so the run keeps it"
+        elif sign * (value - plain) <= 0.01 * abs(plain):
             said += ": it is as good or better, so take it, or bring more data"
         lines.append(said)
         good &= app.maximize or value <= 100 * max(plain, 1e-6)

@@ -16,6 +16,7 @@ from ..training.checkpoint import (
     HUB_WEIGHTS,
     WEIGHTS,
     fill,
+    model_settings,
     read_config,
     read_tensors,
     tensors_of,
@@ -135,7 +136,7 @@ def load(run: str | Path, into: nn.Module | None = None, check: bool = True) -> 
     settings = None
     if into is None and config["app"] is not None:
         app = find_app(config["app"], str(folder), str(config.get("origin") or ""))
-        settings = resolve(app.Config, str(folder / CONFIG), config["model"] or {})
+        settings = resolve(app.Config, str(folder / CONFIG), model_settings(config) or {})
     elif into is None and config.get("parts") is None:
         raise ValueError(
             f"{folder}: these weights are of a model that was saved without its parts. Build one "

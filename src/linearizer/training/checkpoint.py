@@ -31,6 +31,7 @@ __all__ = [
     "find_yardstick",
     "finite",
     "make_parent",
+    "model_settings",
     "name_full_disk",
     "open_file",
     "read_about",
@@ -339,10 +340,15 @@ def write_weights(
 
 def weights_facts(config: Mapping[str, Any]) -> dict[str, Any]:
     """What a weights file tells of the configuration that it belongs to."""
-    about = {"app": config["app"], "model": config["model"]}
+    about = {"app": config["app"], "model": model_settings(config)}
     if config.get("parts") is not None:
         about["parts"] = hashlib.sha256(_compact(config["parts"]).encode()).hexdigest()
     return about
+
+
+def model_settings(config: Mapping[str, Any]) -> Any:
+    """Settings of the model of a run: of the plain linear one, where training found no better."""
+    return config.get("plain") or config["model"]
 
 
 def write_config(run: Path, config: Mapping[str, Any]) -> None:

@@ -141,6 +141,7 @@ class Result(NamedTuple):
     best_step: int | None = None  #: of the best validation, where its weights are kept
     model: Any = None  #: what was trained, where ``runs.execute`` built it
     yardstick: dict[str, Any] | None = None  #: what a plain linear method measures, with its name
+    plain: bool = False  #: whether that method is what the run keeps
 
 
 def fit(

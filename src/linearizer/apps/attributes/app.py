@@ -6,7 +6,7 @@ from ...data.catalogue import IMAGES
 from ..base import App
 from ..readout.cli import commands
 from ..readout.studio import PAGE
-from .evaluate import evaluate, yardstick
+from .evaluate import evaluate, plain, yardstick
 from .model import (
     Attributes,
     Config,
@@ -58,6 +58,7 @@ APP = App(
     start=start,
     adapt=suit_few,
     yardstick=yardstick,
+    plain=plain,
     stages=(refine,),
     stage_steps=("refine",),
     finish=finish,

@@ -12,9 +12,10 @@ from torch import Tensor
 
 from ...data.kinds import Data, Part
 from ...metrics.images import roc_auc
-from ...metrics.regression import fit_ridge, predict_linearly
+from ...metrics.regression import Affine, fit_linearly, fit_ridge
 from ...runs.pictures import image_grid
 from ..base import Run, Say, Yardstick
+from ..readout.model import linear_config
 from ..readout.use import class_gap, edit_images, eraser, label_batches, vary_points
 from .model import Attributes
 
@@ -27,6 +28,7 @@ __all__ = [
     "measure_edits",
     "measure_erasure",
     "measure_null_space",
+    "plain",
     "yardstick",
 ]
 
@@ -42,10 +44,27 @@ RIDGES = (1e-3, 1e-2, 1e-1)
 @torch.no_grad()
 def yardstick(model: Attributes, data: Data) -> Yardstick:
     """Return the accuracy of a ridge regression from pixels on validation images."""
-    fitted, val = gather(model, data.train, FITTED), gather(model, data.val, HELD_OUT)
-    linear = predict_linearly(fitted[0], 2 * fitted[1] - 1, val[0], 2 * val[1] - 1, val[0])
-    found = accuracies(linear, val[1], model.config.kind)
+    x, y = gather(model, data.val, HELD_OUT)
+    found = accuracies(_fit_probe(model, data)(x), y, model.config.kind)
     return Yardstick("a linear probe of the pixels", {"accuracy": found["accuracy"]})
+
+
+@torch.no_grad()
+def plain(model: Attributes, data: Data) -> Attributes:
+    """Return the linear probe of the pixels as a model."""
+    found = Attributes(linear_config(model.config))
+    found.initialize(data.train.batch(torch.arange(min(1024, len(data.train)))))
+    centre, weight, level = _fit_probe(model, data)
+    if model.config.kind == "classes":  # scores of 0 and 1
+        weight, level = weight / 2, (level + 1) / 2
+    found.read.become(Affine(centre, weight, level))
+    return found
+
+
+def _fit_probe(model: Attributes, data: Data) -> Affine:
+    """Fit scores of −1 and 1 to the pixels."""
+    (x, y), (x_val, y_val) = gather(model, data.train, FITTED), gather(model, data.val, HELD_OUT)
+    return fit_linearly(x, 2 * y - 1, x_val, 2 * y_val - 1)
 
 
 def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dict[str, Any]:
@@ -56,8 +75,7 @@ def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dic
     scores = in_batches(model.read.outputs_of, x)
     shares = _label_shares(model, data.train)
     say("linear regression from pixels")
-    fitted, val = gather(model, data.train, FITTED), gather(model, data.val, HELD_OUT)
-    linear = predict_linearly(fitted[0], 2 * fitted[1] - 1, val[0], 2 * val[1] - 1, x)
+    linear = _fit_probe(model, data)(x)
     usual = shares.expand_as(y) - (0.5 if kind == "attributes" else 0.0)
     result: dict[str, Any] = {
         "images": len(x),

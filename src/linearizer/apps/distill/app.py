@@ -6,7 +6,7 @@ from ...data.distill import DISTILL
 from ..base import App
 from ..readout.cli import commands
 from ..readout.studio import PAGE
-from .evaluate import evaluate, yardstick
+from .evaluate import evaluate, plain, yardstick
 from .model import (
     Config,
     Student,
@@ -68,6 +68,7 @@ APP = App(
     preview=preview,
     start=start,
     yardstick=yardstick,
+    plain=plain,
     stages=(refine,),
     stage_steps=("refine",),
     finish=finish,

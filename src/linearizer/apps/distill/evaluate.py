@@ -9,11 +9,12 @@ import torch
 from torch import Tensor
 
 from ...data.kinds import Data, Part
-from ...metrics.regression import predict_linearly, r_squared
+from ...metrics.regression import Affine, fit_linearly, r_squared
 from ..base import Run, Say, Yardstick
+from ..readout.model import linear_config
 from .model import Student, preview
 
-__all__ = ["evaluate", "yardstick"]
+__all__ = ["evaluate", "plain", "yardstick"]
 
 #: Samples that the linear yardstick is fitted to, and that choose its ridge.
 FITTED, CHOOSING = 4000, 1000
@@ -22,10 +23,24 @@ FITTED, CHOOSING = 4000, 1000
 @torch.no_grad()
 def yardstick(model: Student, data: Data) -> Yardstick:
     """Return R² of ridge regression from the inputs on validation samples."""
-    val = _gather(data.val, CHOOSING)
-    predicted = predict_linearly(*_gather(data.train, FITTED), *val, val[0])
-    gap = (predicted - val[1]) / model.spread.to(predicted)
+    x, y = _gather(data.val, CHOOSING)
+    gap = (_fit_ridge(data)(x) - y) / model.spread
     return Yardstick("ridge regression", {"R2": float(1 - gap.square().mean())})
+
+
+@torch.no_grad()
+def plain(model: Student, data: Data) -> Student:
+    """Return the ridge regression from the inputs as a model."""
+    found = Student(linear_config(model.config))
+    found.mean.copy_(model.mean)
+    found.spread.copy_(model.spread)
+    found.initialize(data.train.batch(torch.arange(min(1024, len(data.train)))))
+    found.read.become(_fit_ridge(data))
+    return found
+
+
+def _fit_ridge(data: Data) -> Affine:
+    return fit_linearly(*_gather(data.train, FITTED), *_gather(data.val, CHOOSING))
 
 
 def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dict[str, Any]:
@@ -34,13 +49,12 @@ def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dic
     x, y = _gather(data.test, n or len(data.test))
     say("linear regression from the inputs")
     outputs = torch.cat([model.read.outputs_of(part.to(model.spread)) for part in x.split(500)])
-    fitted = (*_gather(data.train, FITTED), *_gather(data.val, CHOOSING))
     result: dict[str, Any] = {
         "samples": len(x),
         "parameters": sum(p.numel() for p in model.parameters()),
         "core": list(model().operator.shape),
         "linearizer": _summarize(outputs, y),
-        "linear_regression": _summarize(predict_linearly(*fitted, x), y),
+        "linear_regression": _summarize(_fit_ridge(data)(x), y),
         "largest_error": float((outputs - y).abs().max()),
     }
     path = folder / "distill.png"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from ...data.trajectories import TRAJECTORIES
 from ..base import App
 from .cli import commands
-from .evaluate import evaluate, yardstick
+from .evaluate import evaluate, plain, yardstick
 from .model import Config, Dynamics, facts, finish, loss, measure, preview, spectrum
 from .studio import PAGE
 
@@ -30,6 +30,7 @@ APP = App(
     preview=preview,
     finish=finish,
     yardstick=yardstick,
+    plain=plain,
     spectrum=spectrum,
     data="pendulum",
     training=_TRAINING,

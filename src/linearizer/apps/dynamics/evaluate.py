@@ -17,9 +17,9 @@ from ...data.files import shorten
 from ...data.kinds import Data
 from ...runs.pictures import save_figure
 from ..base import Run, Say, Yardstick
-from .model import Dynamics
+from .model import STILL, Dynamics, finish
 
-__all__ = ["evaluate", "fit_dmd", "yardstick"]
+__all__ = ["evaluate", "fit_dmd", "plain", "yardstick"]
 
 #: How many training horizons known systems are followed for, and in how many steps each.
 FAR, STEPS = 10, 20
@@ -35,7 +35,8 @@ def yardstick(model: Dynamics, data: Data) -> Yardstick | None:
     """Return the error of a linear model (DMD) on validation pairs."""
     if data.train.trajectories.x.flatten(2).shape[2] > LINEAR:
         return None
-    predict, scale = fit_dmd(data.train.trajectories), model.scale.double().flatten()
+    predict = _predict_by(*fit_dmd(data.train.trajectories))
+    scale = model.scale.double().flatten()
     total = 0.0
     for index in torch.arange(len(data.val)).split(1024):
         pair = data.val.batch(index)
@@ -43,6 +44,26 @@ def yardstick(model: Dynamics, data: Data) -> Yardstick | None:
         error = ((made - pair.y.flatten(1).double()) / scale).square().mean(1)
         total += float(error.nan_to_num(math.inf).sum())
     return Yardstick("DMD", {"error": total / len(data.val)})
+
+
+@torch.no_grad()
+def plain(model: Dynamics, data: Data) -> Dynamics | None:
+    r"""Return the linear model (DMD) as one of ours: g is (x, 1) in the eigenbasis of M."""
+    c = model.config
+    if c.kind != "lift":
+        return None
+    values, vectors = fit_dmd(data.train.trajectories)
+    pairs = int((values.imag > STILL).sum())
+    singles = int((values.imag.abs() <= STILL).sum())
+    if 2 * pairs + singles != len(values):  # what changes its sign each step has no real logarithm
+        return None
+    modes = {"spirals": pairs, "cycles": 0, "decays": singles, "constants": 0, "stable": False}
+    found = Dynamics(c.model_copy(update={**modes, "blocks": 1, "hidden": 1}))
+    found.initialize(data.train.batch(torch.arange(min(4096, len(data.train)))))
+    found.scale.copy_(model.scale)
+    found.become(values, vectors)
+    finish(found, data)
+    return found
 
 
 @torch.no_grad()
@@ -62,7 +83,7 @@ def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dic
     methods: dict[str, Predict] = {
         "ours": lambda x0, t: _simulate(model, x0, t),
         "last value": lambda x0, t: x0[:, None].expand(-1, t.shape[1], -1),
-        "linear DMD": fit_dmd(train),
+        "linear DMD": _predict_by(*fit_dmd(train)),
     }
     scale = model.scale.double().flatten().expand(x.shape[2])
     states = {name: predict(x[:, 0], t) for name, predict in methods.items()}
@@ -120,8 +141,8 @@ def _simulate(model: Dynamics, x0: Tensor, t: Tensor) -> Tensor:
     return torch.cat(each).flatten(2).double()
 
 
-def fit_dmd(moves: Trajectories) -> Predict:
-    r"""Fit z(t) = e^{tM} z(0) with z = (x, 1) and M by least squares: linear, with a constant.
+def fit_dmd(moves: Trajectories) -> tuple[Tensor, Tensor]:
+    r"""Fit z(t) = e^{tM} z(0) with z = (x, 1) and M by least squares: eigenvalues and vectors of M.
 
     Of even steps e^{dt M} is the best matrix from each state to the next. Of uneven ones M is the
     best matrix from the mean state of a step to its rate of change; that mean is the middle of
@@ -143,6 +164,10 @@ def fit_dmd(moves: Trajectories) -> Predict:
             middle = ((start * (turn.exp() - 1) / turn) @ vectors.mT).real
             if not bool(middle.isfinite().all()):
                 break
+    return values, vectors
+
+
+def _predict_by(values: Tensor, vectors: Tensor) -> Predict:
     inverse = torch.linalg.pinv(vectors)
 
     def predict(x0: Tensor, t: Tensor) -> Tensor:

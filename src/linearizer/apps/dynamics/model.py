@@ -12,7 +12,7 @@ import copy
 import math
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, cast
 
 import torch
 import torch.nn.functional as F
@@ -42,6 +42,8 @@ from ...training.settings import Settings
 __all__ = ["Config", "Dynamics", "Mode", "loss", "measure"]
 
 
+#: Rates of turning below this are none, in 1/time unit.
+STILL = 1e-9
 #: Steps of K for one of g: a slow K leaves g to bend for what is a frequency.
 FAST = 10.0
 
@@ -361,6 +363,31 @@ class Dynamics(nn.Module):
         r = self.config.rank
         z, w = (self.space.coordinates(self.pad(s[near]))[:, :r].double() for s in (x, y))
         self._begin((z + w) / 2, (w - z) / dt[near].double()[:, None])
+
+    @torch.no_grad()
+    def become(self, values: Tensor, vectors: Tensor) -> None:
+        r"""Take a matrix M on states with a 1 after them, by its eigenvalues and vectors, as f.
+
+        e^{tM} then is f_t, for a fresh g that pads states to one number more.
+        """
+        d, layers = self.config.size, list(cast(Chain, self.space.g))
+        norm, pad, body = (cast(Any, layer) for layer in layers[:3])
+        last = pad.conditioner.layers[-1]
+        last.weight.zero_()
+        last.bias.fill_(1.0)
+        before = next(iter(body))
+        before.mean.zero_()
+        before.log_scale.zero_()
+        V = vectors.clone()  # of states in the units of the first layer
+        V[:d] = (V[:d] - norm.g.mean[:, None] * V[d:]) * norm.g.log_scale.exp()[:, None]
+        V = V / V.norm(dim=0)
+        pairs, singles = values.imag > STILL, values.imag.abs() <= STILL
+        planes = torch.stack([V[:, pairs].real, -V[:, pairs].imag], 2).flatten(1)
+        basis = torch.cat([planes, V[:, singles].real], 1)
+        _assign(_last_linear(self.space.g), torch.linalg.inv(basis))
+        T, found = self.config.horizon, values[pairs]
+        self.turn.copy_(found.imag * T / FAST)
+        self.decay.copy_((-torch.cat([found.real, values[singles].real]) * T - 2.0) / FAST)
 
     def _begin(self, z: Tensor, rate: Tensor) -> None:
         """Begin with the best linear ż = K z: its eigenbasis in g, its eigenvalues in K."""

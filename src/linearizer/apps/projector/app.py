@@ -7,7 +7,7 @@ from ..base import App
 from ..images import axes_yardstick, image_shape, suit_few_images
 from .cli import commands
 from .evaluate import evaluate
-from .model import Config, Projection, finish, loss, measure, preview, train_density
+from .model import Config, Projection, finish, loss, measure, plain, preview, train_density
 from .studio import PAGE
 
 __all__ = ["APP"]
@@ -53,6 +53,7 @@ APP = App(
     preview=preview,
     tells_best=lambda config: config.g == "subspace",
     adapt=suit_few_images,
+    plain=plain,
     yardstick=lambda model, data: axes_yardstick(data, model().rank()),
     stages=(train_density,),
     stage_steps=("refine",),

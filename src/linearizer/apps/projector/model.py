@@ -79,6 +79,12 @@ class Config(Settings):
     freeze: float = Field(
         1.0, ge=0, le=1, description="revnet: share of training after which Λ stays as it is"
     )
+    reach: float = Field(
+        0.05,
+        ge=0,
+        description="subspace: squared length of what u leaves of an image, over its numbers, from "
+        "which on it counts as far from data and comes to lie nearer to 0; 0 for never",
+    )
     likelihood: float = Field(0.1, ge=0, description="subspace: weight of −log p(u)")
     restore: float = Field(0.5, ge=0, description="subspace: weight of ‖f(spoiled x) − x‖²")
     strangers: float = Field(
@@ -238,7 +244,7 @@ def _subspace(config: Config, rank: int) -> Chain:
         config.blocks,
         config.flow_hidden,
         detail=detail,
-        reach=0.05 * dim,
+        reach=config.reach * dim or None,
     )
     far = AffineCoupling((dim,), _Far(rank, detail, dim), "first", max_log_scale=20.0, cut=rank)
     # Turns u so that its directions come by strength, which is known after training.
@@ -536,6 +542,19 @@ def _slope(g: Bijection, z: Tensor, i: int, step: float = 0.05) -> Tensor:
     shift = torch.zeros_like(z)
     shift[:, i] = step
     return ((g.inverse(z + shift) - g.inverse(z - shift)) / (2 * step)).flatten()
+
+
+@torch.no_grad()
+def plain(model: Projection, data: Data) -> Projection | None:
+    """Return the projector onto as many principal axes, which a fresh subspace is."""
+    c = model.config
+    if c.g != "subspace":
+        return None
+    found = Projection(c.model_copy(update={"reach": 0.0}))
+    count = min(found.initialize_samples, len(data.train))
+    found.initialize(data.train.batch(torch.arange(count)))
+    finish(found, data)
+    return found
 
 
 @torch.no_grad()

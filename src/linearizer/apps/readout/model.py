@@ -10,7 +10,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, cast
+from typing import Any, Literal, NamedTuple, TypeVar, cast
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from ...bijections import ActNorm, Bijection, Chain, Flatten, encoder, glow, mlp
 from ...data.kinds import Data, Part
 from ...linearizer import Linearizer
+from ...metrics.regression import Affine
 from ...nets import Layers, batch_statistics
 from ...operators import Dense, LowRank
 from ...runs import pictures
@@ -28,7 +29,15 @@ from ...training.draws import Draw
 from ...training.settings import Settings
 from ..base import Stage
 
-__all__ = ["Readout", "ReadoutConfig", "ReadoutModel", "Samples", "draw_spectrum", "kind_of"]
+__all__ = [
+    "Readout",
+    "ReadoutConfig",
+    "ReadoutModel",
+    "Samples",
+    "draw_spectrum",
+    "kind_of",
+    "linear_config",
+]
 
 
 #: Weight of what a decoder misses.
@@ -91,6 +100,9 @@ class ReadoutConfig(Settings):
         description="add to pixels that never change instead of waves, if there are enough of them",
     )
     save_memory: bool = Field(False, description="activation memory constant in depth")
+
+
+C = TypeVar("C", bound=ReadoutConfig)
 
 
 class Samples(NamedTuple):
@@ -334,6 +346,21 @@ class Readout(nn.Module):
         U, S, Vh = torch.linalg.svd(self.weight.double(), full_matrices=False)
         self.weight.copy_(U @ (S.clamp_min(LEAST * S[0])[:, None] * Vh))
 
+    @torch.no_grad()
+    def become(self, affine: Affine) -> None:
+        """Take an affine map of the data as f; both g are as they were made, so affine."""
+        like = self.weight
+        g, norm = self.source.double(), cast(ActNorm, self.target.g)
+        zero, scale = like.new_zeros(1, self.width).double(), torch.exp(-norm.log_scale.double())
+        start = affine(g.points(zero))
+        columns = [
+            affine(g.points(part)) - start
+            for part in torch.eye(self.width, dtype=torch.float64).split(256)
+        ]
+        self.weight.copy_(torch.cat(columns).mT / scale[:, None])
+        norm.mean.copy_(start[0])
+        self.source.to(like.dtype)
+
     def _absorb(self, last: Any, back: bool = False) -> None:
         """Put the inverse of the last layer into the core and g_y, or take it out again."""
         A = self.weight.double()
@@ -381,6 +408,14 @@ def _deviation(x: Tensor) -> Tensor:
     std = x.std(0)
     usual = std[std > 0]
     return torch.where(std > 0, std, usual.median() if len(usual) else torch.ones_like(std))
+
+
+def linear_config(config: C) -> C:
+    """Return settings of a model that is affine until it is trained, of any data."""
+    shape = config.shape
+    image = len(shape) == 3 and (shape[0] % 2 == 0 or (shape[1] % 2 == 0 == shape[2] % 2))
+    g = {"g": "glow" if image else "mlp", "blocks": 1, "hidden": 1, "output_blocks": 0}
+    return config.model_copy(update={**g, "net": "auto", "layers": (), "extra": 0, "refine": 0})
 
 
 def kind_of(config: ReadoutConfig) -> str:
