@@ -8,12 +8,14 @@ from typer.testing import CliRunner
 
 import linearizer as lz
 from linearizer import data
+from linearizer.apps.flow import evaluate as evaluation
 from linearizer.apps.flow import model as flow
 from linearizer.apps.flow import use as sampling
 from linearizer.apps.flow.app import APP
 from linearizer.apps.flow.cli import commands
 from linearizer.bijections import mlp
-from linearizer.families import GaussianVelocity, TimeLowRank
+from linearizer.families import Family, GaussianVelocity, Leading, TimeLowRank
+from linearizer.operators import LowRank
 from linearizer.runs.evaluate import evaluate_run
 from linearizer.runs.execute import execute
 from linearizer.runs.plan import make_plan, plan_of
@@ -39,6 +41,7 @@ MODELS = {
     "best": {"rank": 6, "flow_hidden": 16, **SMALL},
     "best, detail": {"rank": 6, "detail": 5, "flow_hidden": 16, **SMALL},
     "best, learned core": {"rank": 6, "flow_hidden": 16, "core": "prediction", **SMALL},
+    "matching": {**APP.presets["matching"]["model"], "rank": 6, "flow_hidden": 16, **SMALL},
     "best, convolutions": {"rank": 6, "flow_hidden": 16, "nets": "conv", **SMALL},
     "closed form on glow": {"g": "glow", "rank": 6, "likelihood": 1.0, **SMALL},
     "mlp": {"g": "mlp", "core": "velocity", "rank": 6, **SMALL},
@@ -145,6 +148,7 @@ def test_every_term_reaches_the_weights(name):
     terms = flow.loss(model, data.Batch(images(16), None), Draw(0))
     c = model.config
     wanted = {"reconstruction"} | ({"-log p"} if c.likelihood else set())
+    wanted |= {"-log p of noise"} if c.noise_likelihood else set()
     wanted |= {"reconstruction of x₀"} if c.noise_reconstruction != "none" else set()
     if c.core != "gaussian":
         wanted |= {n for n in ("induced", "image", "alignment") if getattr(c, n)}
@@ -165,6 +169,53 @@ def test_the_learned_core_of_a_subspace_leaves_g_alone():
     terms["induced"].backward()
     assert all(p.grad is None or not p.grad.any() for p in model.target.parameters())
     assert all(p.grad.any() for p in model.family.parameters())
+
+
+class Optimum(Family):
+    """A_t that flow matching would learn at best, from second moments of both ends."""
+
+    def __init__(self, start, end):
+        super().__init__()
+        self.start, self.end = start, end
+
+    def forward(self, c):
+        t, S0, S1 = torch.as_tensor(c)[..., None, None], self.start, self.end
+        spread = (1 - t) ** 2 * S0 + t**2 * S1
+        A = (t * S1 - (1 - t) * S0) @ torch.linalg.inv(spread)
+        return LowRank(A, torch.eye(len(S0)).expand_as(A))
+
+
+@no_grad
+def test_a_learned_core_is_compared_with_the_best_one_that_the_moments_allow():
+    digits, r = data.load("digits"), 6
+    model = made("matching")
+    ends = []
+    for space, x in ((model.source, model.noise(10_000, 6)), (model.target, images(1200))):
+        z = space.coordinates(x)[:, :r]
+        ends.append(z.mT @ z / len(z))
+    model.family = Leading(Optimum(*ends), 64)
+    found = evaluation._compare_with_closed_form(model, model.collapse("rk4", 200), digits, None)
+    assert found["relative_error"] < 1e-4
+    model.family = Leading(Optimum(*(s + torch.eye(r) for s in ends)), 64)
+    far = evaluation._compare_with_closed_form(model, model.collapse("rk4", 200), digits, None)
+    assert far["relative_error"] > 0.01
+
+
+def test_one_space_learns_where_noise_lies():
+    """The likelihood of the noise reaches g, and makes its coordinates small and Gaussian."""
+    torch.set_default_dtype(torch.float32)
+    digits = data.load("digits")
+    settings = {**MODELS["matching"], "hidden": 16, "nets": "mlp"}
+    model = flow.build(flow.Config(shape=SHAPE, **settings))
+    fit(model, flow.loss, digits.train, Training(steps=120, tensorboard=False), progress=False)
+    assert model.source is model.target
+    with torch.no_grad():
+        z0 = model.source.coordinates(model.noise(1000, 3))[:, :6]
+        z1 = model.target.coordinates(digits.test.batch(torch.arange(200)).x)[:, :6]
+    spread = flow.preconditioned(model).log_start.exp()
+    assert torch.allclose(z0.square().mean(0).sqrt(), spread, rtol=0.3)
+    assert float(z0.square().mean()) < 0.5 * float(z1.square().mean())
+    assert model.collapse("rk4", 50).rank() == 6  # noise outside the code dies
 
 
 def test_lpips_is_a_distance_to_train_on(data_root):
@@ -201,6 +252,9 @@ def test_training_lowers_the_loss():
         ({"g": "glow", "spaces": "one"}, "closed form for noise"),
         ({"g": "glow", "detail": 3}, "detail needs"),
         ({"g": "glow", "nets": "mlp"}, "does not go with"),
+        ({"precondition": True}, "needs core"),
+        ({"noise_likelihood": 0.1}, "noise_likelihood needs"),
+        ({"spaces": "one", "core": "prediction", "likelihood": 0.0}, "likelihood above 0"),
     ],
 )
 def test_settings_that_contradict_each_other_are_refused(settings, message):
@@ -442,7 +496,7 @@ def test_evaluation_writes_a_table_and_pictures(run, tmp_path):
     result = evaluate_run(run, tmp_path, n=100)
     written = json.loads((tmp_path / "flow.json").read_text())
     assert written["one_against_many"] == result["one_against_many"]
-    for steps in ("10", "100", "1000"):
+    for steps in ("10", "100", "1000", "100 through data"):
         row = result["one_against_many"][steps]
         assert row["mse_float32"] < 1e-8 and row["mse_float64"] < 1e-18
     inversion = result["inversion"]

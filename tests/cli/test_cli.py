@@ -45,7 +45,8 @@ def run(tmp_path_factory):
 
 
 def test_train_writes_a_run_and_says_so(run):
-    assert {p.name for p in run.iterdir()} == {
+    # 30 steps are no better than a linear probe, which the run then keeps.
+    assert {p.name for p in run.iterdir()} - {"trained.safetensors"} == {
         "config.json", "weights.safetensors", "metrics.jsonl", "state", "samples",
         "report.html"}  # fmt: skip
     config = json.loads((run / "config.json").read_text())

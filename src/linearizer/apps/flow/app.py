@@ -78,9 +78,10 @@ _MATCHING = {
     "spaces": "one",
     "core": "prediction",
     "precondition": True,
-    "reach": 50.0,
+    "reach": 0.05,
     "induced": 0.1,
-    "noise_likelihood": 0.1,
+    "noise_likelihood": 0.03,
+    "refine": 12000,
 }
 _LONG = {"steps": 5000, "rate": 2e-3, "validate_every": 1000, "checkpoint_every": 500}
 

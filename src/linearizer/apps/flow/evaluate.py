@@ -5,20 +5,23 @@ from __future__ import annotations
 import copy
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from ...data.kinds import Data
 from ...linearizer import Linearizer
 from ...metrics.images import digit_features, frechet, psnr
 from ...metrics.perceptual import LPIPS
+from ...operators import LowRank
 from ...runs.evaluate import lpips_or_why
 from ...runs.pictures import image_grid, save_figure
+from ...spaces import Space
 from ..base import Run, Say
 from ..images import (
     Map,
@@ -30,10 +33,12 @@ from ..images import (
 )
 from .model import Flow
 
-__all__ = ["evaluate", "measure_inversion", "measure_quality"]
+__all__ = ["evaluate", "find_judge", "measure_inversion"]
 
 #: Samples whose distribution is compared with that of the test images.
 SAMPLES = 10_000
+#: Steps of the loops whose samples are judged, and coordinates up to which moments are taken.
+FULL_STEPS, LARGEST = (1, 2, 5, 10, 100), 4096
 
 
 @torch.no_grad()
@@ -52,14 +57,20 @@ def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dic
     if lpips is None:
         result["lpips"] = why
     say("sample quality")
-    result["fid"] = measure_quality(model, f, data, x, n or SAMPLES, lpips)
+    judge = find_judge(data, x, n or SAMPLES, lpips)
+    result["fid"] = _measure_quality(model, f, data, x, judge)
     say("one step against many")
     result["one_against_many"] = _compare_with_loop(model, lpips)
+    if model.config.core != "gaussian" and model.target.dim <= LARGEST:
+        say("the closed form")
+        result["closed_form"] = _compare_with_closed_form(model, f, data, judge)
     say("inversion")
     result["inversion"] = measure_inversion(f, data, x, lpips)
     result["round_trip"] = _measure_round_trip(model, x)
-    z = _leading_coordinates(model, x)
+    z = _leading_coordinates(model.target, model, x)
     result["coordinates"] = _measure_moments(z)
+    noise = _leading_coordinates(model.source, model, model.noise(5000, 5))
+    result["coordinates_of_noise"] = _measure_moments(noise)
     say("times")
     result["times"] = {**_time_sampling(model, f), **_time_collapse(model)}
     pictures = [folder / "flow.png", folder / "coordinates.png"]
@@ -68,37 +79,62 @@ def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dic
     return {**result, "pictures": pictures}
 
 
-def measure_quality(
-    model: Flow, f: Linearizer, data: Data, x: Tensor, samples: int, lpips: LPIPS | None
-) -> dict[str, Any]:
-    """Return Fréchet distances of one-step and of many-step samples to the test images."""
+class Judge(NamedTuple):
+    """A network whose features tell how far samples are from test images, as Fréchet distances."""
+
+    name: str
+    features: Map
+    wanted: Tensor  #: features of the test images
+    samples: int
+
+    def judge(self, parts: Iterable[Tensor]) -> float:
+        """Return the distance of images, which come part by part."""
+        return frechet(torch.cat([self.features(p.clamp(0, 1)) for p in parts]), self.wanted)
+
+    def judge_map(self, model: Flow, g: Map, temperature: float = 1.0) -> float:
+        """Return the distance of what a map makes of noise, always of the same."""
+        counts = [min(500, self.samples - done) for done in range(0, self.samples, 500)]
+        return self.judge(
+            g(temperature * model.noise(count, 1000 + i)) for i, count in enumerate(counts)
+        )
+
+
+def find_judge(data: Data, x: Tensor, samples: int, lpips: LPIPS | None) -> Judge | None:
+    """Return our classifier's features for MNIST, AlexNet's where its weights are, else None."""
     if tuple(x.shape[1:]) == (1, 32, 32) and data.name == "mnist":
         features: Map = digit_features
         name = "64 features of our digit classifier"
     elif lpips is not None:
         features, name = partial(_average_alex, lpips), "AlexNet's last 256 channels, averaged"
     else:
+        return None
+    return Judge(name, features, torch.cat([features(p) for p in x.split(500)]), samples)
+
+
+def _measure_quality(
+    model: Flow, f: Linearizer, data: Data, x: Tensor, judge: Judge | None
+) -> dict[str, Any]:
+    """Return Fréchet distances of one-step and of many-step samples to the test images."""
+    if judge is None:
         return {"features": None}
-    wanted = features(x)
-    real = torch.cat([features(p) for p in stack_images(data.train, len(x)).split(500)])
-
-    def fid(g: Map, temperature: float = 1.0) -> float:
-        counts = [min(500, samples - done) for done in range(0, samples, 500)]
-        noise = (temperature * model.noise(count, 1000 + i) for i, count in enumerate(counts))
-        return frechet(torch.cat([features(g(part).clamp(0, 1)) for part in noise]), wanted)
-
-    back = torch.cat([features(f(f.pinv()(p)).clamp(0, 1)) for p in x.split(500)])
+    measure = partial(judge.judge_map, model)
     return {
-        "features": name,
-        "samples": samples,
+        "features": judge.name,
+        "samples": judge.samples,
         "reference": f"{len(x)} test images",
-        "real_training_images": frechet(real, wanted),
-        "reconstructed_test_images": frechet(back, wanted),
-        "one step (1000 of rk4)": fid(f),
-        "one step (10 of rk4)": fid(model.collapse("rk4", 10)),
-        "one step (100 of rk4)": fid(model.collapse("rk4", 100)),
-        "10 steps in a loop": fid(lambda noise: model.integrate(noise, "rk4", 10)),
-        "one step, temperature 0.9": fid(f, 0.9),
+        "real_training_images": judge.judge(stack_images(data.train, len(x)).split(500)),
+        "reconstructed_test_images": judge.judge(f(f.pinv()(p)) for p in x.split(500)),
+        "one step (1000 of rk4)": measure(f),
+        "one step (10 of rk4)": measure(model.collapse("rk4", 10)),
+        "one step (100 of rk4)": measure(model.collapse("rk4", 100)),
+        "one step, temperature 0.9": measure(f, 0.9),
+        "full steps": {
+            solver: {
+                str(n): measure(partial(model.integrate, solver=solver, steps=n))
+                for n in FULL_STEPS
+            }
+            for solver in ("euler", "rk4")
+        },
     }
 
 
@@ -122,7 +158,53 @@ def _compare_with_loop(model: Flow, lpips: LPIPS | None) -> dict[str, Any]:
         exact = noise.double()
         gap = double.collapse("rk4", steps)(exact) - double.integrate(exact, "rk4", steps)
         rows[str(steps)] = {**row, "mse_float64": float(gap.square().mean())}
+    some, exact = noise[:16], noise[:16].double()
+    once, many = model.collapse("rk4", 100)(some), model.integrate(some, "rk4", 100, True)
+    gap = double.collapse("rk4", 100)(exact) - double.integrate(exact, "rk4", 100, True)
+    rows["100 through data"] = {
+        "mse_float32": float((once - many).square().mean()),
+        "psnr": float(psnr(once, many).mean()),
+        "mse_float64": float(gap.square().mean()),
+        "samples": 16,
+    }
     return rows
+
+
+def _compare_with_closed_form(
+    model: Flow, f: Linearizer, data: Data, judge: Judge | None
+) -> dict[str, float]:
+    r"""Compare B with what flow matching would learn at best, given g.
+
+    That is known from the second moments Σ₀ and Σ₁ of g(noise) and g(data): the flow of
+    A_t = (tΣ₁ − (1−t)Σ₀)((1−t)²Σ₀ + t²Σ₁)⁻¹ is B* = Σ₀^½ (Σ₀^−½ Σ₁ Σ₀^−½)^½ Σ₀^−½.
+    """
+    r, dim = model.leading or model.target.dim, model.target.dim
+    noise = model.noise(SAMPLES, 6)
+    x = stack_images(data.train, SAMPLES).to(noise)
+    moments = []
+    for space, points in ((model.source, noise), (model.target, x)):
+        z = torch.cat([space.coordinates(p)[:, :r] for p in points.split(500)]).double()
+        moments.append(z.mT @ z / len(z))
+    R = _root(moments[0])
+    inside = torch.linalg.solve(R, torch.linalg.solve(R, moments[1]).mT)
+    best = torch.linalg.solve(R, (R @ _root(inside)).mT).mT
+    wide = F.pad(best, (0, 0, 0, dim - r)).to(x), torch.eye(dim, r, dtype=x.dtype)
+    closed = Linearizer(model.source, LowRank(*wide), model.target)
+    learned = f.operator(F.pad(R, (0, dim - r)).to(x)).double()[:, :r].mT  # B Σ₀^½
+    some = noise[:64]
+    row = {
+        "relative_error": float((learned - best @ R).norm() / (best @ R).norm()),
+        "mse_of_samples": float((closed(some) - f(some)).square().mean()),
+    }
+    if judge is not None:
+        row["fid"] = judge.judge_map(model, closed)
+    return row
+
+
+def _root(S: Tensor) -> Tensor:
+    """Return the symmetric square root, of at least 1e-6 of the largest everywhere."""
+    values, Q = torch.linalg.eigh(S)
+    return (Q * values.clamp_min(1e-12 * float(values[-1])).sqrt()) @ Q.mT
 
 
 def measure_inversion(
@@ -155,9 +237,9 @@ def _measure_round_trip(model: Flow, x: Tensor) -> dict[str, float]:
     }
 
 
-def _leading_coordinates(model: Flow, x: Tensor) -> Tensor:
+def _leading_coordinates(space: Space, model: Flow, x: Tensor) -> Tensor:
     """Return the coordinates of images that carry the data, at most 256."""
-    z = torch.cat([model.target.coordinates(p) for p in x[:5000].split(500)])
+    z = torch.cat([space.coordinates(p) for p in x[:5000].split(500)])
     return z[:, : model.leading or 256]
 
 
@@ -166,6 +248,7 @@ def _measure_moments(z: Tensor) -> dict[str, float]:
     return {
         "second_moment": float(z.square().mean()),
         "fourth_moment": float(z.pow(4).mean()),
+        "kurtosis": float(((z - z.mean(0)) / z.std(0)).pow(4).mean()),
         "largest_mean": float(z.mean(0).abs().max()),
         "largest_correlation": float(correlation.abs().max()),
     }

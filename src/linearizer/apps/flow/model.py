@@ -69,11 +69,11 @@ class Config(Settings):
     detail_spread: float = Field(
         0.5, gt=0, description="subspace: how much of the detail's spread samples get"
     )
-    reach: float | None = Field(
-        None,
-        gt=0,
-        description="subspace: squared length of what its coordinates leave of an image, from "
-        "which on it counts as far from data and comes to lie nearer to 0, as noise does",
+    reach: float = Field(
+        0.0,
+        ge=0,
+        description="subspace: squared length of what u leaves of an image, over its numbers, from "
+        "which on it counts as far from data and comes to lie nearer to 0, as noise does; 0: never",
     )
     blocks: int = Field(5, ge=1, description="blocks of the stack (subspace: of the one on u)")
     hidden: int | None = Field(
@@ -137,9 +137,11 @@ class Config(Settings):
         if self.precondition and self.core != "prediction":
             raise ValueError('precondition scales a prediction: it needs core = "prediction"')
         alone = self.g == "subspace" and self.spaces == "one"
-        if alone and not (self.precondition and self.likelihood):
+        if alone and not self.likelihood:
+            raise ValueError('g = "subspace" in one space needs a likelihood above 0')
+        if self.noise_likelihood and not (alone and self.precondition):
             raise ValueError(
-                'g = "subspace" in one space needs precondition = true and a likelihood above 0'
+                'noise_likelihood needs g = "subspace" in one space, and precondition = true'
             )
         if self.g == "subspace" and self.core == "velocity":
             raise ValueError(
@@ -286,7 +288,7 @@ def _stack(config: Config) -> Bijection:
             depth,
             width,
             detail=config.detail,
-            reach=config.reach,
+            reach=config.reach * math.prod(shape) or None,
         )
     if config.g == "mlp":
         layers = mlp(math.prod(shape), config.blocks, config.hidden or 512)
@@ -398,11 +400,14 @@ def _noise_terms(model: Flow, u: Tensor, bend: Tensor) -> tuple[Terms, Tensor]:
     r"""Return −log p of the noise's coordinates F(u), given the rest of it, and z₀.
 
     p is a normal density of mean 0 and learned deviations σ₀: noise then is Gaussian in the same
-    coordinates as data, which is what a linear flow from one to the other needs.
+    coordinates as data, which is what a linear flow from one to the other needs. No terms, if the
+    settings give them no weight.
     """
+    z, log_det = layers_of(model)[3].g.with_log_det(u)
+    if not model.config.noise_likelihood:
+        return {}, z
     core = preconditioned(model)
     assert core is not None
-    z, log_det = layers_of(model)[3].g.with_log_det(u)
     each = 0.5 * (z / core.log_start.exp()).square() + core.log_start
     bits = each.sum(1) - log_det - bend
     return {"-log p of noise": model.config.noise_likelihood * bits.mean()}, z

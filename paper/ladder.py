@@ -1,0 +1,166 @@
+r"""From the paper's recipe to the shipped flow of digits, one change a row.
+
+    python -m paper.ladder [ROW]...
+
+Trains each row into runs/ladder/ROW (a stopped one goes on), measures it with 10,000 samples, and
+writes benchmarks/ladder.json and docs/images/ladder-ROW.png. Other rows stay as they are.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from linearizer.runs.evaluate import evaluate_run
+from linearizer.runs.execute import execute
+from linearizer.runs.plan import make_plan
+from linearizer.runs.store import find, is_shipped
+from linearizer.training.checkpoint import CONFIG, METRICS, read_config, read_metrics
+
+from .experiment import FOLDER, RUNS, machine, read_numbers, train_minutes, write_json
+
+__all__ = ["ROWS", "Row", "ladder_table", "measure_row"]
+
+PICTURES = FOLDER.parent / "docs" / "images"
+
+
+class Row(NamedTuple):
+    """One flow: what is changed to get it from the row above, and how it is trained."""
+
+    change: str
+    preset: str
+    model: Mapping[str, Any] = {}
+    training: Mapping[str, Any] = {}
+    data: Mapping[str, Any] = {"name": "mnist", "size": 32}
+    run: str = ""  #: a shipped model, which is not trained
+
+
+_FACES = {"name": "celeba", "size": 64}
+_HOUR = {"steps": 1000, "validate_every": 250}  #: about an hour of one core on faces
+
+#: On digits each row has the changes of all rows above it.
+ROWS: dict[str, Row] = {
+    "paper": Row("the recipe as printed", "paper"),
+    "authors": Row("beside it: their code's choices", "authors"),
+    "prediction": Row(
+        "A_t predicts z₁, so that the last step has α = 0", "paper", {"core": "prediction"}
+    ),
+    "likelihood": Row(
+        "a likelihood for g(data)",
+        "paper",
+        {"core": "prediction", "likelihood": 0.1, "dequantize": 0.02},
+    ),
+    "autoencoder": Row(
+        "g by an encoder and a decoder, its code of 32 numbers",
+        "matching",
+        {"precondition": False, "noise_likelihood": 0.0},
+    ),
+    "preconditioned": Row(
+        "time and size of A_t by the moments of both ends", "matching", {"noise_likelihood": 0.0}
+    ),
+    "matching": Row("a likelihood for g(noise) as well", "matching"),
+    "shipped": Row(
+        "noise is its own coordinates, the core in closed form, 256 numbers of detail",
+        "mnist",
+        run="mnist-flow",
+    ),
+    "paper-faces": Row("faces: the recipe as printed", "paper", {}, _HOUR, _FACES),
+    "authors-faces": Row("faces: their code's choices", "authors", {}, _HOUR, _FACES),
+    "matching-faces": Row(
+        "faces: one g, a learned A_t",
+        "matching",
+        {"rank": 64, "mirror": True},
+        {"steps": 4000, "batch": 64},
+        _FACES,
+    ),
+    "shipped-faces": Row("faces: the closed form", "celeba", run="celeba-flow"),
+}
+
+
+def measure_row(name: str, samples: int = 10_000) -> dict[str, Any]:
+    """Train one row, or go on with it, and measure it."""
+    row = ROWS[name]
+    run = find(row.run) if row.run else RUNS / "ladder" / name
+    if not row.run:
+        flags = {"data": row.data, "model": row.model, "training": row.training}
+        plan = make_plan("flow", preset=row.preset, flags=flags)
+        execute(plan, run, resume=(run / CONFIG).exists(), say=print)
+    n = samples if row.data["name"] == "mnist" else samples // 10
+    found = evaluate_run(run, run / "evaluation" if not row.run else RUNS / name, n=n, say=print)
+    shutil.copy(next(f for f in found["files"] if Path(f).name == "flow.png"),
+                PICTURES / f"ladder-{name}.png")  # fmt: skip
+    kept = ("shape", "core", "rank", "parameters", "fid", "closed_form", "inversion", "times")
+    ends = ("coordinates", "coordinates_of_noise", "one_against_many")
+    result = {key: found[key] for key in (*kept, *ends) if key in found}
+    return {"change": row.change, **_describe_training(run, row), **result}
+
+
+def _describe_training(run: Path, row: Row) -> dict[str, Any]:
+    if is_shipped(run):
+        return {"training_cpu_minutes": train_minutes(row.run)}
+    rows = read_metrics(run / METRICS)
+    logged = [r for r in rows if "loss" in r]
+    curves = {
+        key: [[r["step"], r[key]] for r in logged[:: max(1, len(logged) // 60)] if key in r]
+        for key in logged[0]
+        if key not in ("step", "rate", "norm", "seconds")
+    }
+    seconds = [r["seconds"] for r in rows if "seconds" in r]
+    config = read_config(run)
+    return {
+        "steps": config["training"]["steps"],
+        "batch": config["training"]["batch"],
+        "training_minutes": seconds[-1] / 60,
+        "threads": machine()["threads"],
+        "curves": curves,
+    }
+
+
+def ladder_table() -> str:
+    """The rows on digits, and those on faces, as two tables."""
+    found = read_numbers("ladder")
+    head = (
+        "| change | FID, one step | FID, 1 / 2 / 5 / 10 / 100 full Euler steps "
+        "| inversion, rank of B | kurtosis of g(noise), g(data) | off closed form | training |\n"
+        "|---|---|---|---|---|---|---|"
+    )
+    digits = [_cells(found[n]) for n in ROWS if n in found and "faces" not in n]
+    faces = [_cells(found[n]) for n in ROWS if n in found and "faces" in n]
+    return "\n\n".join("\n".join([head, *rows]) for rows in (digits, faces) if rows) + "\n"
+
+
+def _cells(row: Mapping[str, Any]) -> str:
+    fid, inverse, closed = row["fid"], row["inversion"], row.get("closed_form")
+    steps = " / ".join(f"{v:.3g}" for v in fid["full steps"]["euler"].values())
+    ends = (row[f"coordinates{of}"]["kurtosis"] for of in ("_of_noise", ""))
+    minutes = row.get("training_minutes", row.get("training_cpu_minutes"))
+    cells = (
+        row["change"],
+        f"{fid['one step (1000 of rk4)']:.3g}",
+        steps,
+        f"{inverse['psnr_mean_over_images']:.1f} dB, {inverse['rank']}",
+        ", ".join(f"{v:.3g}" for v in ends),
+        "is it" if closed is None else f"{closed['relative_error']:.2g}; FID {closed['fid']:.3g}",
+        f"{minutes:.0f} min",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+def main() -> None:
+    names = sys.argv[1:] or list(ROWS)
+    if unknown := [name for name in names if name not in ROWS]:
+        raise SystemExit(f"ladder: there is no row {unknown[0]}. Known: {', '.join(ROWS)}.")
+    for name in names:
+        row = measure_row(name)
+        path = FOLDER / "ladder.json"
+        found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        found = {"machine": machine(), **found, name: row}
+        write_json(path, {k: found[k] for k in ("machine", *ROWS) if k in found})
+
+
+if __name__ == "__main__":
+    main()
