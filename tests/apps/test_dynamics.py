@@ -298,7 +298,6 @@ BAD = {
     "short": ("trajectory,time,x\na,0,1\na,1,2\na,2,2\nb,0,1\n",
               "expected 3 or more rows in every trajectory, but trajectory 'b' has 1"),
     "no number of time": ("time,x\n0,1\n,2\n2,3\n", "expected a time in line 3, column 'time'"),
-    "flat": ("time,x,m\n0,1,5\n1,2,5\n2,3,5\n", "column 'm' is 5 in all of the rows"),
     "no date": ("date,x\n2020-01-01,1\n2020-01-02,2\nlater,3\n",
                 "line 4, column 'date': expected a date .* found 'later'"),
     "few": ("time,x\n0,1\n1,2\n2,3\n3,1\n", "expected 5 or more pieces to train and to test on"),

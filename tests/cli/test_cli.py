@@ -444,3 +444,14 @@ def test_quickstart_writes_its_pictures_and_is_reproducible(tmp_path):
     assert page.count("data:image/png;base64,") == 3 and "http" not in page
     certificate = (tmp_path / "tour" / "certificate.txt").read_text()
     assert certificate.count("pass: ") == 2 and "FAIL" not in certificate
+
+
+def test_memory_that_python_lacks_is_one_sentence(monkeypatch, capsys):
+    from linearizer.cli import base
+
+    def fails():
+        raise MemoryError("no room for 10 GiB")
+
+    monkeypatch.setattr(base, "app", fails)
+    assert base.run() == 2
+    assert "linearizer: not enough memory for that (no room for 10 GiB)." in capsys.readouterr().err

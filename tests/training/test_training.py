@@ -19,6 +19,7 @@ from conftest import PATIENCE
 from linearizer.bijections import mlp
 from linearizer.training.checkpoint import read_metrics, read_tensors, tensors_of
 from linearizer.training.loop import DivergedError, Interrupted, Training
+from linearizer.training.progress import Display
 from linearizer.training.settings import read_toml, resolve
 
 
@@ -650,3 +651,10 @@ def test_memory_that_is_freed_is_kept():
     if many < 10 * 500:
         pytest.skip(f"this system gives pages in large pieces: {many} of them either way")
     assert few < many / 10
+
+
+def test_the_time_to_go_counts_the_stages_that_follow(monkeypatch, capsys):
+    at = iter([0.0, 20.0, 20.0])
+    monkeypatch.setattr("linearizer.training.progress.time.perf_counter", lambda: next(at))
+    Display(20, 0, "stage 1 of 2", after=90).update(10, {})  # 110 of 120 steps are left
+    assert "stage 1 of 2: step 10/20  2.0 s/step  3:20 to go" in capsys.readouterr().err

@@ -95,8 +95,9 @@ def run() -> int:
     except (ValueError, OSError) as error:
         typer.echo(f"linearizer: {error}", err=True)
         return 2
-    except RuntimeError as error:
-        if "alloc" not in str(error).lower() and "memory" not in str(error).lower():
+    except (RuntimeError, MemoryError) as error:
+        said = str(error).lower()
+        if isinstance(error, RuntimeError) and not ("alloc" in said or "memory" in said):
             raise
         typer.echo(
             f"linearizer: not enough memory for that ({error}). Lower the batch or the model's "

@@ -531,7 +531,7 @@ def load_csv(
 ) -> tuple[tuple[Windows, Windows, Windows], tuple[str, ...]]:
     """Load windows of a CSV file without their times of day, and the notes about it."""
     parts, notes = load_series(
-        path, look_back, horizon, time, "all", missing, sentinel, False, True, columns
+        path, look_back, horizon, time, "all", missing, sentinel, False, columns
     )
     return _without_times(parts), notes
 
@@ -619,7 +619,6 @@ def load_series(
     missing: str = "error",
     sentinel: float | Sequence[float] = (),
     equal: bool = True,
-    constant: bool = False,
     columns: Literal["all", "numeric"] = "all",
 ) -> tuple[tuple[Timed, Timed, Timed], tuple[str, ...]]:
     r"""Load windows of a CSV file with their times of day, split 70/10/20, and notes about it.
@@ -627,7 +626,6 @@ def load_series(
     Arguments:
         target: "all" columns, or the names of those to take, with commas between.
         equal: Whether times must follow each other in equal steps.
-        constant: Whether a column may stand still over the training rows, which is then noted.
         columns: "numeric" leaves out those with text, where ``target`` is "all".
 
     The other arguments are those of :func:`read_csv` and :func:`windows`.
@@ -646,12 +644,10 @@ def load_series(
     ]
     places = _parts(n, look_back)
     flat = (table.values[places[0]] == table.values[:1]).all(0).nonzero().flatten().tolist()
-    if flat and not constant:
-        i, last = flat[0], places[0].stop
+    if len(flat) == channels:
         raise ValueError(
-            f"{path}: column {table.columns[i]!r} is {float(table.values[0, i]):g} in all of the "
-            f"training rows, 1 to {last:,}, so there is nothing to learn. Name the others with "
-            f"{option('--target', 'target=')}."
+            f"{path}: every column stays as it is over the training rows, 1 to {places[0].stop:,}, "
+            "so there is nothing to learn. Bring more rows."
         )
     if flat:
         still = shorten(table.columns[i] for i in flat)
@@ -699,7 +695,7 @@ def load_weather_series(
     path = find_weather(root)
     if path is None:
         raise missing("weather", root / "weather", "weather.csv or weather.csv.gz", True)
-    parts, notes = load_series(path, look_back, horizon, equal=False, constant=True)
+    parts, notes = load_series(path, look_back, horizon, equal=False)
     rows = sum(len(part.windows.rows) for part in parts) - 2 * look_back
     if (rows, parts[0].shape[1]) != WEATHER_SHAPE:
         raise _not_the_benchmark(path, rows, parts[0].shape[1])

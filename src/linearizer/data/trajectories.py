@@ -199,13 +199,6 @@ def _keep_rows(
             f"{path.name}: {len(states) - len(kept):,} rows with missing values were dropped: "
             f"{count_cells(gaps, names)}"
         )
-    flat = (states[kept] == states[kept[0]]).all(0)
-    if flat.any():
-        j = int(flat.argmax())
-        raise ValueError(
-            f"{path}: column {names[j]!r} is {states[kept[0], j]:g} in all of the rows, so it has "
-            "no dynamics. Take it out of the file."
-        )
     return kept
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, nullcontext
 from functools import partial
 from pathlib import Path
@@ -19,7 +19,7 @@ from ..data.kinds import Data
 from ..training.checkpoint import CONFIG, METRICS, finite, tensors_of, write_config, write_weights
 from ..training.draws import Draw, mix
 from ..training.loop import STATE, Interrupted, Result, Training, fit
-from ..training.progress import Transfer
+from ..training.progress import Display, Transfer
 from ..training.settings import Settings, resolve
 from .plan import Plan, adapt, check_folder, go_on, settle
 from .store import load
@@ -68,7 +68,7 @@ def execute(
         settings=settings,
         resume=resume,
         preview=preview,
-        progress=progress and (f"stage 1 of {1 + len(app.stages)}" if app.stages else "training"),
+        progress=progress and _watch(app, config),
     )
     result = result._replace(model=model)
     if os.environ.get("RANK", "0") != "0":
@@ -81,6 +81,13 @@ def execute(
         (run / "samples").mkdir(exist_ok=True)
         preview(result.model, run / "samples" / f"step-{training.steps:06d}.png")
     return _compare(result, plan, source, run, settings, say)
+
+
+def _watch(app: App[Any, Any, Any], config: Any) -> Callable[[int, int], Display]:
+    """Show the first stage, with the time to go of all of them."""
+    after = sum(getattr(config, name) for name in app.stage_steps)
+    label = f"stage 1 of {1 + len(app.stages)}" if after else "training"
+    return partial(Display, label=label, after=after)
 
 
 def _load(plan: Plan, root: Path | None, progress: bool) -> Data:

@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from types import FrameType
@@ -58,6 +59,8 @@ Terms = dict[str, Tensor]
 Loss = Callable[[Any, Any, Draw], Terms | Tensor]
 #: What a user may give: terms or one number, with or without a draw.
 AnyLoss = Callable[..., Terms | Tensor]
+#: (steps, steps done) ↦ what shows how far they are
+Watch = Callable[[int, int], Display]
 
 
 #: Validations without a better one before a training stops, unless told.
@@ -158,7 +161,7 @@ def fit(
     settings: Mapping[str, Any] | None = None,
     resume: bool = False,
     preview: Callable[[nn.Module, Path], None] | None = None,
-    progress: bool | str = True,
+    progress: bool | str | Watch = True,
 ) -> Result:
     r"""Minimise the sum of the loss's terms by Adam; the model then holds the trained weights.
 
@@ -182,6 +185,7 @@ def fit(
         resume: Go on from the folder's last checkpoint, if it has one.
         preview: (model, path) draws a picture at validations, into samples/.
         progress: Show a bar, or lines where stderr is no terminal; a text says what is trained.
+            A function (steps, steps done) ↦ ``Display`` makes another one.
     """
     config = config or Training()
     _check(model, loss, measure, config)
@@ -448,19 +452,15 @@ class _Loop:
 
     # -- the loop --------------------------------------------------------------------------
 
-    def train(self, stack: contextlib.ExitStack, progress: bool | str) -> Result:
+    def train(self, stack: contextlib.ExitStack, progress: bool | str | Watch) -> Result:
         config, group = self.config, self.group
         interrupted = stack.enter_context(_interrupts())
         stack.callback(self._close)
-        self.display = (
-            stack.enter_context(
-                Display(
-                    config.steps, self.step, progress if isinstance(progress, str) else "training"
-                )
-            )
-            if progress and group.first
-            else None
-        )
+        self.display: Display | None = None
+        if progress and group.first:
+            label = progress if isinstance(progress, str) else "training"
+            watch = progress if callable(progress) else partial(Display, label=label)
+            self.display = stack.enter_context(watch(config.steps, self.step))
         # A run that has stopped early stays so, unless patience is given anew.
         stopped = "early" if self._has_waited() else "done"
         parameters = list(self.named.values())

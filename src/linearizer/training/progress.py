@@ -29,12 +29,18 @@ class Display:
         done: Steps done before.
         label: What is going on.
         every: Seconds between plain lines.
+        after: Steps of stages that come after this one, which count as the time to go.
     """
 
     def __init__(
-        self, total: int, done: int = 0, label: str = "training", every: float = 10.0
+        self,
+        total: int,
+        done: int = 0,
+        label: str = "training",
+        every: float = 10.0,
+        after: int = 0,
     ) -> None:
-        self.total, self.label, self.every = total, label, every
+        self.total, self.label, self.every, self.after = total, label, every, after
         self.begun = (time.perf_counter(), done)
         self.spoken = self.begun[0]
         self.line = ""
@@ -77,7 +83,7 @@ class Display:
         now = time.perf_counter()
         since, before = self.begun
         rate = (done - before) / max(now - since, 1e-9)
-        left = duration((self.total - done) / rate) if rate > 0 else "?"
+        left = duration((self.total - done + self.after) / rate) if rate > 0 else "?"
         speed = f"{rate:.1f} steps/s" if rate >= 1 else f"{1 / max(rate, 1e-9):.1f} s/step"
         values = "  ".join(f"{k} {v:.4g}" for k, v in self.numbers.items())
         text = f"{speed}  {left} to go  {values}"

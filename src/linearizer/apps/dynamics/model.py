@@ -35,6 +35,7 @@ from ...data.kinds import Data
 from ...linearizer import Linearizer
 from ...nets import MLP
 from ...operators import Spirals
+from ...runs.pictures import save_figure
 from ...spaces import Space
 from ...training.draws import Draw
 from ...training.settings import Settings
@@ -571,7 +572,7 @@ def preview(model: Dynamics, data: Data, path: Path) -> None:
         axes.set(xlabel="time", title=f"test {i}: dots are data, lines g⁻¹(e^{{tK}} g(x))")
         axes.title.set_fontsize(8)
         axes.grid(alpha=0.3)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 def spectrum(model: Dynamics, folder: Path, k: int = 8) -> dict[str, Any]:
@@ -608,7 +609,7 @@ def _plot_spectrum(modes: list[Mode], unit: str, path: Path) -> None:
     axes.set_title("Eigenvalues of the generator; area: share of the mode")
     axes.margins(0.15)
     axes.grid(alpha=0.3)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 @torch.no_grad()
@@ -632,7 +633,7 @@ def _plot_modes(model: Dynamics, modes: list[Mode], path: Path) -> None:
             axes.set(xlabel="cycle")
         axes.set_title(label, fontsize=8)
         axes.grid(alpha=0.3)
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 def _plot_frames(states: Tensor, labels: list[str], path: Path) -> None:
@@ -650,7 +651,7 @@ def _plot_frames(states: Tensor, labels: list[str], path: Path) -> None:
             axes.imshow(field.numpy(), cmap="RdBu_r", vmin=-high, vmax=high)
             axes.set_axis_off()
         row[0].set_title(label, fontsize=8, loc="left")
-    figure.savefig(path)
+    save_figure(figure, path)
 
 
 def _grid(count: int, width: float, height: float) -> tuple[Any, list[Any]]:
@@ -694,4 +695,4 @@ def _plot_eigenfunctions(model: Dynamics, modes: list[Mode], path: Path, points:
         figure.colorbar(picture, ax=axes, label="arg φ; lines |φ|" if turning else "φ")
         axes.set(xlabel=model.config.names[0], ylabel=model.config.names[1])
         axes.set_title(_label(mode, model.config.unit or "time"), fontsize=8)
-    figure.savefig(path)
+    save_figure(figure, path)

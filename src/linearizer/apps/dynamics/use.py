@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import math
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -223,7 +224,7 @@ def _plot_frames(
             axes.set_axis_off()
     for i, axes in zip(shown, panels[0], strict=True):
         axes.set_title(f"t = {t[i]:.3g}", fontsize=8)
-    figure.suptitle(title, fontsize=10)
+    figure.suptitle(textwrap.fill(title, max(20, int(14 * size[0]))), fontsize=10)
     save_figure(figure, path)
 
 
@@ -238,7 +239,7 @@ def _plot_numbers(
     plane, columns = 2 <= count <= 8, _columns(names, count)
     figure = Figure(figsize=(9.5 if plane else 6.5, 3.6), dpi=130, layout="constrained")
     axes = figure.add_subplot(1, 2 if plane else 1, 1)
-    axes.set(xlabel="time", title=title)
+    axes.set(xlabel="time", title=textwrap.fill(title, 50))
     if count > 8:
         box = (min(t), max(t), 0, count)
         axes.imshow(values.T, aspect="auto", cmap="RdBu_r", origin="lower", extent=box)

@@ -400,8 +400,10 @@ def finish(model: Forecast, data: Data) -> None:
 @torch.no_grad()
 def preview(model: Forecast, data: Data, path: Path) -> None:
     """Draw past, truth and forecast with its interval, of four channels of a validation window."""
-    x, y, t = (v.to(model.raw) for v in data.val.batch(torch.tensor([len(data.val) // 2])))
+    first = len(data.val) // 2
+    x, y, t = (v.to(model.raw) for v in data.val.batch(torch.tensor([first])))
     lower, middle, upper = (v[0] for v in model.interval(x, t))
     names, title = model.config.columns, "One validation window, scaled"
     shown = range(min(4, len(names)))
-    series_plot(path, x[0], middle, lower, upper, y[0], names, shown, title)
+    times = data.val.times[first : first + len(x[0]) + len(y[0])]
+    series_plot(path, x[0], middle, lower, upper, y[0], names, shown, title, times)
