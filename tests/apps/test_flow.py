@@ -556,3 +556,10 @@ def test_the_detail_does_not_bend_the_stack_on_u():
             terms[term], list(part.parameters()), retain_graph=True, allow_unused=True
         )
         assert any(g is not None and bool(g.abs().max() > 0) for g in grads) is moves
+
+
+def test_a_flow_says_in_one_sentence_what_it_is():
+    said = {name: flow.describe_flow(flow.Config(shape=SHAPE, **MODELS[name])) for name in MODELS}
+    assert "not learned" in said["best"] and "one g for noise and data" in said["matching"]
+    assert "a velocity, learned by flow matching" in said["paper"]
+    assert "differ in a flag" in said["authors"] and all(s.endswith(".") for s in said.values())

@@ -31,7 +31,7 @@ from ..images import (
     stack_images,
     stack_test_images,
 )
-from .model import Flow
+from .model import Flow, describe_flow
 
 __all__ = ["evaluate", "find_judge", "measure_inversion"]
 
@@ -51,6 +51,7 @@ def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dic
     result: dict[str, Any] = {
         "shape": list(model.target.shape),
         "core": model.config.core,
+        "kind": describe_flow(model.config),
         "rank": f.rank(),
         "parameters": sum(p.numel() for p in model.parameters()),
     }

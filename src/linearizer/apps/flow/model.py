@@ -37,7 +37,7 @@ from ..base import Stage, Terms
 from ..images import suit_few_images
 from ..subspace import Codes, layers_of, negative_log_density, subspace_terms
 
-__all__ = ["Config", "Flow", "build", "loss", "measure", "train_density"]
+__all__ = ["Config", "Flow", "build", "describe_flow", "loss", "measure", "train_density"]
 
 #: Networks that each kind of g may have inside.
 NETS = {
@@ -149,6 +149,25 @@ class Config(Settings):
                 '"gaussian" or "prediction"'
             )
         return self
+
+
+def describe_flow(config: Config) -> str:
+    """Say in one sentence what a flow of these settings is."""
+    if config.g == "subspace":
+        g = "an autoencoder that is a bijection, with a normalizing flow on its code"
+    else:
+        g = f"a {config.g} stack"
+    where = {
+        "noise": "noise is its own coordinates",
+        "one": "one g for noise and data",
+        "two": "two spaces that share weights and differ in a flag",
+    }[config.spaces]
+    core = {
+        "gaussian": "the core is in closed form, not learned",
+        "velocity": "A_t is a velocity, learned by flow matching",
+        "prediction": "A_t is learned by flow matching, as a prediction of the end",
+    }[config.core]
+    return f"g is {g}; {where}; {core}."
 
 
 class Flow(nn.Module):

@@ -32,7 +32,7 @@ from ..page import (
     number,
     numbers,
 )
-from .model import Flow
+from .model import Flow, describe_flow
 from .use import Steps, compare, interpolate_between, steer
 
 __all__ = ["PAGE"]
@@ -139,6 +139,7 @@ def describe(desk: Desk, id: str, run: Run) -> dict[str, Any]:
     """Return the solvers, and the directions to steer along."""
     values = one_step(desk, id, USUAL).svd(12).S[:12]
     return {
+        "kind": describe_flow(run.model.config),
         "solvers": list(SOLVERS),
         "singular_values": numbers(values),
         "directions": min(DIRECTIONS, len(values)),
