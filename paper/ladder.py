@@ -15,15 +15,20 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import torch
+
+from linearizer.apps.flow.model import Flow
+from linearizer.apps.images import stack_images
 from linearizer.runs.evaluate import evaluate_run
 from linearizer.runs.execute import execute
 from linearizer.runs.plan import make_plan
-from linearizer.runs.store import find, is_shipped
+from linearizer.runs.store import find, is_shipped, load_data, open_run
 from linearizer.training.checkpoint import CONFIG, METRICS, read_config, read_metrics
+from linearizer.training.draws import Draw
 
 from .experiment import FOLDER, RUNS, machine, read_numbers, train_minutes, write_json
 
-__all__ = ["ROWS", "Row", "ladder_table", "measure_row"]
+__all__ = ["ROWS", "Row", "explain", "ladder_table", "measure_row"]
 
 PICTURES = FOLDER.parent / "docs" / "images"
 
@@ -96,7 +101,49 @@ def measure_row(name: str, samples: int = 10_000) -> dict[str, Any]:
     kept = ("shape", "core", "rank", "parameters", "fid", "closed_form", "inversion", "times")
     ends = ("coordinates", "coordinates_of_noise", "one_against_many")
     result = {key: found[key] for key in (*kept, *ends) if key in found}
+    if name == "paper":
+        result["why"] = explain(run)
     return {"change": row.change, **_describe_training(run, row), **result}
+
+
+@torch.no_grad()
+def explain(run: str | Path, samples: int = 10_000) -> dict[str, Any]:
+    r"""Measure the two reasons why the recipe as printed stalls, on a run of it.
+
+    The loss in coordinates, of g(data) and of a Gaussian with the same second moments: as
+    E‖A_t z_t − v‖² is quadratic in z, they are the same, though one is data and the other is not.
+    And how many directions B leaves as they are: their singular values are 1, to a hundredth.
+    """
+    opened = open_run(run)
+    model: Flow = opened.model
+    x = stack_images(load_data(opened).train, samples)
+    z1 = torch.cat([model.target.coordinates(p) for p in x.split(500)])
+    noise = model.noise(len(z1), 11)
+    z0 = torch.cat([model.source.coordinates(p) for p in noise.split(500)])
+    values, Q = torch.linalg.eigh((z1.mT @ z1).double() / len(z1))
+    draw = Draw(12)
+    root = ((Q * values.clamp_min(0).sqrt()) @ Q.mT).to(z1)
+    gaussian = draw.normal(z1) @ root
+    t = draw.uniform(z1[:, 0])
+
+    def loss(end: torch.Tensor) -> float:
+        parts = zip(t.split(500), z0.split(500), end.split(500), strict=True)
+        errors = [
+            (model.family(t)((1 - t[:, None]) * a + t[:, None] * b) - (b - a)).square().mean()
+            for t, a, b in parts
+        ]
+        return float(torch.stack(errors).mean())
+
+    B = model.collapse("rk4", 1000).operator.dense().double()
+    kept = ((torch.linalg.svdvals(B) - 1).abs() < 0.01).sum()
+    z = (z1 - z1.mean(0)) / z1.std(0).clamp_min(1e-6)
+    return {
+        "loss_of_data": loss(z1),
+        "loss_of_a_gaussian": loss(gaussian),
+        "kurtosis_of_data": float(z.pow(4).mean()),
+        "directions": len(B),
+        "directions_left_as_they_are": int(kept),
+    }
 
 
 def _describe_training(run: Path, row: Row) -> dict[str, Any]:
@@ -130,7 +177,21 @@ def ladder_table() -> str:
     )
     digits = [_cells(found[n]) for n in ROWS if n in found and "faces" not in n]
     faces = [_cells(found[n]) for n in ROWS if n in found and "faces" in n]
-    return "\n\n".join("\n".join([head, *rows]) for rows in (digits, faces) if rows) + "\n"
+    tables = ["\n".join([head, *rows]) for rows in (digits, faces) if rows]
+    return "\n\n".join([*tables, *_reasons(found)]) + "\n"
+
+
+def _reasons(found: Mapping[str, Any]) -> list[str]:
+    why = found.get("paper", {}).get("why")
+    if why is None:
+        return []
+    return [
+        "Of the row as printed: the loss in coordinates is "
+        f"{why['loss_of_data']:.4g} for g(data) and {why['loss_of_a_gaussian']:.4g} for a Gaussian "
+        f"with its second moments (kurtosis {why['kurtosis_of_data']:.3g} and 3), and B leaves "
+        f"{why['directions_left_as_they_are']:,} of {why['directions']:,} directions of the noise "
+        "as they are, to a hundredth."
+    ]
 
 
 def _cells(row: Mapping[str, Any]) -> str:
