@@ -54,13 +54,8 @@ ROWS: dict[str, Row] = {
     "prediction": Row(
         "A_t predicts z₁, so that the last step has α = 0", "paper", {"core": "prediction"}
     ),
-    "likelihood": Row(
-        "a likelihood for g(data)",
-        "paper",
-        {"core": "prediction", "likelihood": 0.1, "dequantize": 0.02},
-    ),
     "autoencoder": Row(
-        "g by an encoder and a decoder, its code of 32 numbers",
+        "g by an encoder and a decoder, with the likelihood of its code of 32 numbers",
         "matching",
         {"precondition": False, "noise_likelihood": 0.0},
     ),

@@ -342,13 +342,14 @@ class Readout(nn.Module):
             last.initialized.fill_(False)
         last.initialize(u)
         self._absorb(last)
-        # Outputs that depend on each other all but exactly would make rounding large in f†.
-        U, S, Vh = torch.linalg.svd(self.weight.double(), full_matrices=False)
-        self.weight.copy_(U @ (S.clamp_min(LEAST * S[0])[:, None] * Vh))
+        self.weight.copy_(_raise_least(self.weight))
 
     @torch.no_grad()
     def become(self, affine: Affine) -> None:
-        """Take an affine map of the data as f; both g are as they were made, so affine."""
+        """Take an affine map of the data as f; both g are as they were made, so affine.
+
+        Singular values below 0.003 of the largest become that, as in :meth:`settle`.
+        """
         like = self.weight
         g, norm = self.source.double(), cast(ActNorm, self.target.g)
         zero, scale = like.new_zeros(1, self.width).double(), torch.exp(-norm.log_scale.double())
@@ -357,7 +358,7 @@ class Readout(nn.Module):
             affine(g.points(part)) - start
             for part in torch.eye(self.width, dtype=torch.float64).split(256)
         ]
-        self.weight.copy_(torch.cat(columns).mT / scale[:, None])
+        self.weight.copy_(_raise_least(torch.cat(columns).mT / scale[:, None]))
         norm.mean.copy_(start[0])
         self.source.to(like.dtype)
 
@@ -384,6 +385,12 @@ class Readout(nn.Module):
         """Yield the first ``count`` samples in batches, in the dtype of the model."""
         for index in torch.arange(min(count, len(part))).split(batch):
             yield part.batch(index).x.to(self.weight)
+
+
+def _raise_least(A: Tensor) -> Tensor:
+    """Raise singular values below LEAST of the largest: f† would make rounding large there."""
+    U, S, Vh = torch.linalg.svd(A.double(), full_matrices=False)
+    return U @ (S.clamp_min(LEAST * S[0])[:, None] * Vh)
 
 
 @torch.no_grad()
