@@ -13,6 +13,7 @@ from laws import close
 from linearizer import data
 from linearizer.apps.forecast import evaluate as evaluation
 from linearizer.apps.forecast import model as forecast
+from linearizer.apps.forecast import ridge
 from linearizer.apps.forecast import use as forecasting
 from linearizer.data.dates import clock, continue_times, find_unreadable, scale
 from linearizer.data.series import SERIES, SeriesSettings
@@ -137,53 +138,93 @@ def test_a_shift_of_the_level_moves_one_coordinate_only():
 # -- the start ---------------------------------------------------------------------------------
 
 
-def ridge_of(z, y, level, ridge, scale):
-    """Normal equations with the last value as what is expected, from the windows themselves."""
-    size = torch.full((LOOK_BACK,), ridge)
-    size[0] = level
-    expected = torch.zeros(LOOK_BACK, HORIZON)
-    expected[0] = scale
-    G = z.mT @ z / len(z) + torch.diag(size)
-    return torch.linalg.solve(G, z.mT @ y / len(z) + size[:, None] * expected)
+def windows_of(model, part, first=0, last=None):
+    """Coordinates of pasts and futures, (C, n, ·), and the last values as futures."""
+    batch = part.batch(torch.arange(first, len(part) if last is None else last))
+    x, y = batch.x.double(), batch.y.double()
+    z = model.source.coordinates(x).detach().unflatten(1, (3, LOOK_BACK)).movedim(1, 0)
+    return z, y.permute(2, 0, 1), x[:, -1:].expand_as(y).permute(2, 0, 1)
 
 
-def test_the_start_is_one_ridge_regression_for_each_channel():
+def test_the_start_is_a_ridge_regression_of_the_windows_themselves():
     model, made_of = made(shaken=False, knots=0), source()
-    x, y, _ = (v.double() for v in made_of.train.batch(torch.arange(len(made_of.train))))
-    z = model.source.coordinates(x).detach().unflatten(1, (3, LOOK_BACK))
-    scale = next(iter(model.source.g)).scale[0]
-    found = model.operator().blocks.detach()
-    choices = {
-        (level, ridge): torch.stack(
-            [ridge_of(z[:, c], y[:, :, c], level, ridge, scale[c]).mT for c in range(3)]
-        )
-        for level in forecast.LEVEL_RIDGES
-        for ridge in forecast.RIDGES
-    }
-    assert sum(float((W - found).abs().max()) < 1e-8 for W in choices.values()) == 1
+    z, y, last = windows_of(model, made_of.train)
+    units = next(iter(model.source.g)).scale.double().mT.clone()
+    units[:, 1] = 1
+    with torch.no_grad():
+        whole = forecast._moments(model, made_of.train)
+    tiny = 1e-9 * torch.eye(LOOK_BACK)
+    to_last = torch.linalg.solve(z.mT @ z / z.shape[1] + tiny, z.mT @ last / z.shape[1])
+    size = torch.full((LOOK_BACK,), 0.3)
+    size[0] = 2.0
+    gram = z.mT @ z / z.shape[1] + torch.diag(size)
+    expected = torch.linalg.solve(gram, z.mT @ y / z.shape[1] + size[:, None] * to_last)
+    found = ridge.fit_core(whole, ridge.Choice(0, None, (2.0, 0.3)), units, LOOK_BACK)
+    close(found, expected, 1e-8)
+    # One matrix for all channels, in the units of the data: each channel's is it in its own.
+    together = ridge.fit_core(whole, ridge.Choice(0, (1e-3, 0.1), ()), units, LOOK_BACK)
+    raw = together / units[:, :, None]
+    close(raw, raw[:1].expand_as(raw), 1e-10)
+    # Held by a regression of all, a channel is that one.
+    held = ridge.fit_core(whole, ridge.Choice(0, (1e-3, 0.1), (1e9, 1e9)), units, LOOK_BACK)
+    close(held, together, 1e-6)
 
 
-def test_a_level_that_is_held_stays(monkeypatch):
-    """With ridges that let nothing else count, the start is the last value."""
-    monkeypatch.setattr(forecast, "LEVEL_RIDGES", (1e9,))
-    monkeypatch.setattr(forecast, "RIDGES", (1e9,))
-    model, batch = made(shaken=False, knots=0), some(5)
-    last = batch.x[:, -1:].expand(-1, HORIZON, -1)
-    plain = next(iter(model.source.g)).mean[0]  # which a linear map cannot add
-    close(model()(batch.x) + plain, last, 1e-6)
+def test_the_start_is_no_worse_on_its_folds_than_any_plain_forecast():
+    model, made_of = made(shaken=False, knots=0), source(n=1500)
+    with torch.no_grad():
+        forecast.start(model, made_of)
+        folds = forecast._forward(model, made_of.train)
+        folds.append((forecast._moments(model, made_of.train),
+                      forecast._moments(model, made_of.val)))  # fmt: skip
+    units = next(iter(model.source.g)).scale.double().mT.clone()
+    units[:, 1] = 1
+
+    def error(choice):
+        return sum(float(ridge._error(ridge.fit_core(known, choice, units, LOOK_BACK), later))
+                   for known, later in folds)  # fmt: skip
+
+    best = error(ridge.choose(folds, units, LOOK_BACK, hold=False))
+    many, none, some_of = (1e6, 1e6), (1e-6, 1e-6), (1.0, 1.0)
+    ways = [(None, many), (None, none), (none, ()), (None, (1e6, 0.1)), (some_of, some_of)]
+    for other in (ridge.Choice(0, *way) for way in ways):
+        assert best <= error(other) * (1 + 1e-3)
 
 
-def test_ridges_are_the_largest_within_one_standard_error():
-    errors = torch.tensor(
-        [
-            [1.0, 2.0, 3.0],  # the least
-            [1.1, 1.95, 3.0],  # worse by 0.017 ± 0.044
-            [1.1, 2.1, 3.1],  # worse by 0.1, without a doubt
+def wandering(n, channels, seed, decay=1.0):
+    g = torch.Generator().manual_seed(seed)
+    x, rows = torch.zeros(channels, dtype=torch.float64), []
+    for shock in torch.randn(n, channels, generator=g, dtype=torch.float64):
+        x = decay * x + shock
+        rows.append(x)
+    return torch.stack(rows)
+
+
+def test_what_wanders_is_told_from_what_comes_back():
+    wild = ridge.wanders(wandering(4000, 20, 1), 24)
+    assert wild.double().mean() > 0.9
+    assert not ridge.wanders(wandering(4000, 20, 1, decay=0.97), 24).any()
+    t = torch.arange(4000, dtype=torch.float64)
+    assert not ridge.wanders(torch.sin(t / 4)[:, None] + 0.1 * torch.randn(4000, 1), 24).any()
+    assert ridge.wanders(torch.zeros(50, 2), 24).all()  # what stands still stays
+
+
+@pytest.mark.parametrize(("decay", "least", "most"), [(1.0, 0.95, 1.03), (0.97, 0.5, 0.9)])
+def test_the_start_keeps_the_level_of_what_wanders_alone(decay, least, most):
+    """Beside the last value: no worse on random walks far ahead, and better on what comes back."""
+    t = data.Table(wandering(4000, 4, 3, decay), tuple("abcd"))
+    parts = [Timed(p) for p in data.windows(t, 24, 96)]
+    model = forecast.Forecast(forecast.Config(columns=tuple("abcd"), look_back=24, horizon=96))
+    forecast.start(model, data.Data("made", *parts, ()))
+    with torch.no_grad():
+        errors = [
+            evaluation.measure_errors(predict, parts[2])["mse"]
+            for predict in (
+                lambda b: model.predict(b.x.double(), b.t),
+                lambda b: b.x[:, -1:].expand_as(b.y),
+            )
         ]
-    )
-    assert forecast._simplest(errors) == 1
-    assert forecast._simplest(errors[:, :1]) == 0  # one fold tells of no error
-    assert forecast._simplest(errors.flip(0)) == 2
+    assert least < errors[0] / errors[1] < most, errors
 
 
 def test_folds_go_forward_in_time():
@@ -194,17 +235,15 @@ def test_folds_go_forward_in_time():
         folds = forecast._forward(model, train)
 
     def moment(first, last):
-        x = train.batch(torch.arange(first, last)).x.double()
-        z = model.source.coordinates(x).detach().unflatten(1, (3, LOOK_BACK)).movedim(1, 0)
-        return z.mT @ z / len(x)
+        z, _, _ = windows_of(model, train, first, last)
+        return z.mT @ z / z.shape[1]
 
     ends = [n * k // forecast.PARTS for k in range(forecast.PARTS + 1)]
     assert len(folds) == forecast.FOLDS == 4
     for k, (known, later) in enumerate(folds, forecast.PARTS - forecast.FOLDS):
-        close(later[0], moment(ends[k], ends[k + 1]))
-        parts = [moment(ends[i], ends[i + 1] - gap) for i in range(k)]
-        close(known[0], torch.stack(parts).mean(0))
-    assert forecast._forward(model, source(n=380).train) == []  # too short to cut
+        close(later.pp, moment(ends[k], ends[k + 1]))
+        close(known.pp, moment(0, ends[k] - gap))
+    assert forecast._forward(model, source(n=80).train) == []  # too short to cut
 
 
 def test_the_start_of_a_family_follows_the_day():

@@ -14,7 +14,7 @@ from ...data.kinds import Data
 from ...data.tables import Moment, Timed, Windows
 from ...runs.pictures import save_figure, series_plot
 from ..base import Run, Say, Yardstick
-from .model import WINDOWS, Config, Forecast
+from .model import WINDOWS, Forecast, find_period
 from .use import require_step
 
 __all__ = ["evaluate", "fit_ridge", "measure_errors", "measure_intervals", "yardstick"]
@@ -98,16 +98,6 @@ def _fit_to(model: Forecast, part: Timed, name: str) -> Timed:
     rows = (windows.rows[:, i] * windows.std[i] + windows.mean[i] - mean) / std
     scaled = Windows(rows, windows.look_back, windows.horizon, mean, std, config.columns)
     return Timed(scaled, part.day, part.step, part.times)
-
-
-def find_period(config: Config) -> int | None:
-    """Return the rows of a day, or of a year where rows are months, if the look-back holds them."""
-    whole = {"s": 86400.0, "months": 12.0}.get(config.step_unit)
-    if whole is None or not config.step:
-        return None
-    rows = round(whole / config.step)
-    fits = 2 <= rows <= config.look_back and abs(rows * config.step - whole) < 0.01 * whole
-    return rows if fits else None
 
 
 def _choose(part: Timed, n: int | None) -> Tensor:

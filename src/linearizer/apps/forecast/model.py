@@ -10,7 +10,7 @@ Paper: appendix E (further experiments), weather forecasting.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from itertools import pairwise, product
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -30,13 +30,10 @@ from ...runs.pictures import series_plot
 from ...spaces import Space
 from ...training.draws import Draw
 from ...training.settings import Settings
+from .ridge import Moments, average, choose, fit_core, pick, wanders
 
-__all__ = ["Config", "Forecast", "Interval", "finish", "loss", "measure", "start"]
+__all__ = ["Config", "Forecast", "Interval", "find_period", "finish", "loss", "measure", "start"]
 
-#: What to choose from: how much the level is held to stay, other coordinates and waves to be 0.
-LEVEL_RIDGES = (1e-5, 0.03, 0.1, 0.3, 1.0)
-RIDGES = (1e-5, 1e-2, 0.1, 0.3, 1.0)
-WAVE_RIDGES = (0.01, 0.1, 1.0)
 #: Training windows are cut into so many parts of time; each of the last four is foretold from all
 #: parts before it.
 PARTS, FOLDS = 8, 4
@@ -261,19 +258,16 @@ def facts(data: Data) -> dict[str, Any]:
     }
 
 
-Moments = tuple[Tensor, Tensor, Tensor]
-
-
 @torch.no_grad()
 def start(model: Forecast, data: Data) -> None:
     r"""Set the scales of the coordinates, and the core in closed form.
 
-    W = argmin E‖Wᵀφ − w‖² + Σ λᵢ‖Wᵢ − W⁰ᵢ‖² for each channel, φ the coordinates of the past (and
-    these times the waves of the day), w those of the future, and W⁰ the forecast that the last
-    value stays. The λ of the level, of other coordinates and of waves are one for all channels,
-    and chosen by folds that go forward in time: later parts of the training windows foretold from
-    earlier ones, and validation from all. Of those whose mean error is within one standard error
-    of the least, the largest are taken, the level's first. Windows are cut at ±clamp.
+    It is a ridge regression of each channel, of all together, or of each channel drawn to that of
+    all, and this drawn to the last value or to the value of a period before. Which, and how much,
+    is decided by folds that go forward in time: later parts of the training windows foretold from
+    earlier ones, and validation from all. Channels that wander, with no mean that they come back
+    to, go by themselves and keep their level: over few folds it would seem to come back. Windows
+    are cut at ±clamp.
     """
     c, train = model.config, data.train
     if c.harmonics and train.day is None:
@@ -290,11 +284,17 @@ def start(model: Forecast, data: Data) -> None:
     del raw
     whole = _moments(model, train)
     folds = [*_forward(model, train), (whole, _moments(model, data.val))]
-    ridges = list(product(LEVEL_RIDGES, RIDGES, WAVE_RIDGES if c.harmonics else WAVE_RIDGES[:1]))
-    errors = torch.tensor(
-        [[_error(_ridge(model, layer, known, r), later) for known, later in folds] for r in ridges]
-    )
-    W = _ridge(model, layer, whole, ridges[_simplest(errors)])
+    units = layer.scale.double().mT.clone()  # of each coordinate, (C, L)
+    units[:, 1] = 1.0  # the one that is almost constant
+    if c.harmonics:
+        units = torch.cat([units, units[:, : c.width].repeat(1, 2 * c.harmonics)], 1)
+    W = torch.zeros_like(whole.pw)
+    still = wanders(train.windows.rows[: len(train) + c.look_back], c.look_back // 2)
+    for hold, channels in ((True, still), (False, ~still)):
+        if channels.any():
+            some = [(pick(known, channels), pick(later, channels)) for known, later in folds]
+            choice = choose(some, units[channels], c.look_back, hold)
+            W[channels] = fit_core(pick(whole, channels), choice, units[channels], c.look_back)
     L, rate = c.look_back, c.core_rate
     model.raw.copy_(W[:, :L].mT / rate)
     if c.harmonics:
@@ -302,52 +302,21 @@ def start(model: Forecast, data: Data) -> None:
         model.raw_waves.copy_(waves.permute(1, 0, 3, 2) / rate)
 
 
-def _simplest(errors: Tensor) -> int:
-    r"""Return the last row of (choices, folds) with a mean within one standard error of the least.
-
-    The standard error is that of the difference to the best row, fold by fold.
-    """
-    worse = errors - errors[errors.mean(1).argmin()]
-    folds = errors.shape[1]
-    allowed = worse.std(1) / folds**0.5 if folds > 1 else torch.zeros(len(errors))
-    return int((worse.mean(1) <= allowed).nonzero().max())
-
-
-def _error(W: Tensor, later: Moments) -> float:
-    """Return E‖Wᵀφ − w‖², a mean over channels."""
-    pp, pw, ww = later
-    return float((ww + (W * (pp @ W - 2 * pw)).sum((-2, -1))).mean())
-
-
-def _ridge(
-    model: Forecast, layer: LevelAndWaves, known: Moments, ridges: tuple[float, float, float]
-) -> Tensor:
-    """Return (E[φφᵀ] + Λ)⁻¹ (E[φwᵀ] + ΛW⁰), (C, n, H)."""
-    pp, pw, _ = known
-    L = model.config.look_back
-    size = pp.new_full((pp.shape[-1],), ridges[1])
-    size[0] = ridges[0]
-    size[L:] = ridges[2]
-    right = pw.clone()
-    right[:, 0] += ridges[0] * layer.scale[0].double()[:, None]
-    return torch.linalg.solve(pp + torch.diag(size), right)
-
-
 def _forward(model: Forecast, train: Timed) -> list[tuple[Moments, Moments]]:
     """Pair each of the last parts of the training time with all that ends before it."""
     gap, n = model.config.look_back + model.config.horizon, len(train)
-    if n // PARTS <= 2 * gap:  # too little to cut
+    ends = [n * k // PARTS for k in range(PARTS - FOLDS, PARTS + 1)]
+    if ends[0] - gap < n // PARTS:  # too little to cut
         return []
-    ends = [n * k // PARTS for k in range(PARTS + 1)]
-    folds = []
-    before: list[Moments] = []
-    for k, (first, last) in enumerate(pairwise(ends)):
-        if k >= PARTS - FOLDS:
-            known = tuple(sum(m[i] for m in before) / len(before) for i in range(3))
-            folds.append((cast(Moments, known), _moments(model, train, first, last)))
-        # Windows of this part may look into the next one; what is known of it may not.
-        before.append(_moments(model, train, first, last - gap))
-    return folds
+    marks = sorted({0, *ends, *(end - gap for end in ends)})
+    found = {}
+    for first, last in pairwise(marks):
+        found[first] = _moments(model, train, first, last), last - first
+
+    def between(first: int, last: int) -> Moments:
+        return average([part for at, part in found.items() if first <= at < last])
+
+    return [(between(0, a - gap), between(a, b)) for a, b in pairwise(ends)]
 
 
 def _batches(
@@ -361,20 +330,36 @@ def _batches(
 
 
 def _moments(model: Forecast, part: Timed, first: int = 0, last: int | None = None) -> Moments:
-    """Return E[φφᵀ] (C, n, n), E[φwᵀ] (C, n, H) and E‖w‖² (C,), in float64."""
+    """Return the moments of windows, with the last value and that of a period before as plain."""
     c = model.config
     C, total = len(c.columns), 0
-    sums: list[Any] = [0.0, 0.0, 0.0]
+    sums: list[Any] = [0.0] * 4
+    period = find_period(c)
+    back = None if period is None else period - torch.arange(c.horizon) % period
     for x, y, t in _batches(model, part, first, last):
         z = model.source.coordinates(x).unflatten(1, (C, -1)).movedim(1, 0)
         if c.harmonics:
             low = z[..., : model.raw_waves.shape[-1]]
             z = torch.cat([z, (model.family.rhythm(t)[:, :, None] * low[:, :, None]).flatten(2)], 2)
-        w = model.target.coordinates(y).unflatten(1, (C, -1)).movedim(1, 0)
-        for i, moment in enumerate((z.mT @ z, z.mT @ w, w.square().sum((1, 2)))):
+        plain = [x[:, -1:].expand_as(y)] + ([] if back is None else [x[:, c.look_back - back]])
+        w, *s = (
+            model.target.coordinates(v).unflatten(1, (C, -1)).movedim(1, 0) for v in (y, *plain)
+        )
+        found = (z.mT @ z, z.mT @ w, w.square().sum((1, 2)), torch.stack([z.mT @ v for v in s]))
+        for i, moment in enumerate(found):
             sums[i] = sums[i] + moment.double()
         total += len(x)
-    return sums[0] / total, sums[1] / total, sums[2] / total
+    return Moments(*(value / total for value in sums))
+
+
+def find_period(config: Config) -> int | None:
+    """Return the rows of a day, or of a year where rows are months, if the look-back holds them."""
+    whole = {"s": 86400.0, "months": 12.0}.get(config.step_unit)
+    if whole is None or not config.step:
+        return None
+    rows = round(whole / config.step)
+    fits = 2 <= rows <= config.look_back and abs(rows * config.step - whole) < 0.01 * whole
+    return rows if fits else None
 
 
 @torch.no_grad()
