@@ -94,7 +94,7 @@ def test_verdicts_follow_the_numbers(found):
     assert by["weather: 96 steps, MSE"].verdict == WORSE
     every = "weather: 96 / 192 / 336 / 720 steps: MSE less that of PatchTST, as the paper prints it"
     assert by[every].verdict == APART and "below it at 0 of 4" in by[every].ours
-    assert by["mnist: one step against 100, mean squared difference"].verdict == WORSE
+    assert by["mnist-flow: one step against 100, mean squared difference"].verdict == WORSE
     faces = by["celeba: mean accuracy over 40 attributes"]
     assert faces.verdict == BETTER and faces.ours.startswith("95.0% ± 1.0%")
 

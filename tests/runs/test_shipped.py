@@ -8,7 +8,7 @@ from linearizer import data
 from linearizer.metrics.images import digit_classifier, psnr, roc_auc
 from linearizer.runs.store import SHIPPED
 
-FLOWS = ["mnist-flow", "celeba-flow"]
+FLOWS = ["mnist-flow", "mnist-matching", "celeba-flow"]
 CLASSIFIERS = ["mnist-attributes", "celeba-attributes"]
 
 
@@ -47,8 +47,15 @@ def test_one_step_is_many_and_f_encodes_what_it_makes(name):
     assert 0.05 < float(x.clamp(0, 1).std()) < 0.5  # pictures, not noise or nothing
 
 
-def test_samples_of_the_digits_are_digits_of_every_class():
-    x = lz.load("mnist-flow").collapse("rk4", 100)(lz.load("mnist-flow").noise(300, 0))
+def test_flow_matching_has_one_space_and_a_learned_core():
+    model = lz.load("mnist-matching")
+    assert model.source is model.target and sum(p.numel() for p in model.family.parameters()) > 1000
+    assert not torch.equal(model.family(0.2).dense(), model.family(0.8).dense())
+
+
+@pytest.mark.parametrize("name", ["mnist-flow", "mnist-matching"])
+def test_samples_of_the_digits_are_digits_of_every_class(name):
+    x = lz.load(name).collapse("rk4", 100)(lz.load(name).noise(300, 0))
     confident, label = digit_classifier()(x.clamp(0, 1)).softmax(1).max(1)
     assert float((confident > 0.5).float().mean()) > 0.8
     assert len(label.unique()) == 10
