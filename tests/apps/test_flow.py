@@ -560,6 +560,8 @@ def test_the_detail_does_not_bend_the_stack_on_u():
 
 def test_a_flow_says_in_one_sentence_what_it_is():
     said = {name: flow.describe_flow(flow.Config(shape=SHAPE, **MODELS[name])) for name in MODELS}
-    assert "not learned" in said["best"] and "one g for noise and data" in said["matching"]
-    assert "a velocity, learned by flow matching" in said["paper"]
-    assert "differ in a flag" in said["authors"] and all(s.endswith(".") for s in said.values())
+    assert "A_t is not learned" in said["best"] and "one for noise and data" in said["matching"]
+    assert said["paper"].startswith(
+        "Flow matching with a learned core: A_t is a velocity; g is a glow"
+    )
+    assert "with a flag" in said["authors"] and all(s.endswith(".") for s in said.values())

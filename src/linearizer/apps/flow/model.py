@@ -153,21 +153,18 @@ class Config(Settings):
 
 def describe_flow(config: Config) -> str:
     """Say in one sentence what a flow of these settings is."""
-    if config.g == "subspace":
-        g = "an autoencoder that is a bijection, with a normalizing flow on its code"
-    else:
-        g = f"a {config.g} stack"
+    small = config.g == "subspace"
+    if config.core == "gaussian":
+        what = "An autoencoder with a flow prior" if small else f"A {config.g} stack"
+        return f"{what} and the closed-form core: noise is its own coordinates, A_t is not learned."
+    g = "an autoencoder with a flow on its code" if small else f"a {config.g} stack"
+    core = "a velocity" if config.core == "velocity" else "a prediction of the end"
     where = {
-        "noise": "noise is its own coordinates",
-        "one": "one g for noise and data",
-        "two": "two spaces that share weights and differ in a flag",
+        "noise": "of the data alone, as noise is its own coordinates",
+        "one": "one for noise and data",
+        "two": "with a flag that tells noise from data",
     }[config.spaces]
-    core = {
-        "gaussian": "the core is in closed form, not learned",
-        "velocity": "A_t is a velocity, learned by flow matching",
-        "prediction": "A_t is learned by flow matching, as a prediction of the end",
-    }[config.core]
-    return f"g is {g}; {where}; {core}."
+    return f"Flow matching with a learned core: A_t is {core}; g is {g}, {where}."
 
 
 class Flow(nn.Module):

@@ -75,7 +75,7 @@ export function generate(studio) {
   async function choose(settings, model) {
     const facts = await studio.facts(model);
     if (model !== controls.model.value) return;
-    $("generate-kind").textContent = facts.kind ? facts.kind[0].toUpperCase() + facts.kind.slice(1) : "";
+    $("generate-kind").textContent = facts.kind ?? "";
     const known = facts.solvers ?? Object.keys(SOLVERS);
     controls.solver.replaceChildren(...known.map((name) => make("option", { value: name, textContent: SOLVERS[name] ?? name })));
     const wanted = settings.get("solver") ?? USUAL.solver;

@@ -128,9 +128,14 @@ def steer(
         )
     V = V[:, : len(amounts)]
     a = torch.tensor(amounts).to(V)
-    if not isinstance(model.source.g, Flatten):
-        a = a * (model.source.coordinates(model.noise(512, 0)) @ V).std(0)
-    return model.source.points(model.source.coordinates(noise) + V @ a)
+    return model.source.points(model.source.coordinates(noise) + V @ (a * noise_spread(model, V)))
+
+
+def noise_spread(model: Flow, V: Tensor) -> Tensor:
+    """Return the standard deviation of noise along each column of V, in its coordinates, (k,)."""
+    if isinstance(model.source.g, Flatten):
+        return V.new_ones(V.shape[1])
+    return (model.source.coordinates(model.noise(512, 0)) @ V).std(0)
 
 
 @torch.no_grad()
@@ -293,15 +298,17 @@ def combine(
 def walk(
     run: str | Path | Run, k: int = 6, seed: int = 0, how: Steps = STEPS, out: Path | None = None
 ) -> dict[str, Any]:
-    r"""Walk from a noise x₀ along the strongest singular directions vᵢ of f, ⟨x, vᵢ⟩ = −3 … 3."""
+    r"""Walk from a noise x₀ along the strongest singular directions vᵢ of f: ⟨x, vᵢ⟩ = −3 … 3 times
+    the deviation of noise along vᵢ.
+    """
     run = open_flow(run)
     f = run.model.collapse(*how)
     svd = f.operator.svd(k)
     start = f.source.coordinates(run.model.noise(1, seed))
     amounts = torch.linspace(-3, 3, 9)
     rows = []
-    for v in svd.V.mT[:k]:
-        z = start + (amounts[:, None].to(start) - start[0] @ v) * v
+    for v, spread in zip(svd.V.mT[:k], noise_spread(run.model, svd.V[:, :k]), strict=True):
+        z = start + (amounts[:, None].to(start) * spread - start[0] @ v) * v
         rows.append(f(f.source.points(z)))
     values = svd.S[:k].tolist()
     labels = [f"v{i}, σ = {s:.3g}" for i, s in enumerate(values, 1)]
