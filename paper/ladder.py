@@ -21,6 +21,7 @@ from linearizer.apps.flow.model import Flow
 from linearizer.apps.images import stack_images
 from linearizer.runs.evaluate import evaluate_run
 from linearizer.runs.execute import execute
+from linearizer.runs.pictures import save_figure
 from linearizer.runs.plan import make_plan
 from linearizer.runs.store import find, is_shipped, load_data, open_run
 from linearizer.training.checkpoint import CONFIG, METRICS, read_config, read_metrics
@@ -77,7 +78,7 @@ ROWS: dict[str, Row] = {
         {"steps": 4000, "batch": 64},
         _FACES,
     ),
-    "shipped-faces": Row("faces: the closed form", "celeba", run="celeba-flow"),
+    "shipped-faces": Row("faces: the closed form", "celeba", data=_FACES, run="celeba-flow"),
 }
 
 
@@ -162,6 +163,29 @@ def _describe_training(run: Path, row: Row) -> dict[str, Any]:
     }
 
 
+def draw_steps(found: Mapping[str, Any], path: Path) -> None:
+    """Draw FID by the number of full steps, with the one step that holds 1,000 as a level line."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
+    for place, (title, faces) in enumerate((("digits", False), ("faces", True)), 1):
+        axes = figure.add_subplot(1, 2, place)
+        names = [n for n in ROWS if n in found and ("faces" in n) == faces]
+        for i, name in enumerate(names):
+            fid = found[name]["fid"]
+            for solver, line in (("euler", "--"), ("rk4", "-")):
+                steps = {int(n): v for n, v in fid["full steps"][solver].items()}
+                label = f"{name}, {'Euler' if solver == 'euler' else 'RK4'}"
+                axes.plot(list(steps), list(steps.values()), line, marker="o", markersize=3,
+                          color=f"C{i}", label=label, linewidth=1.2)  # fmt: skip
+            axes.axhline(fid["one step (1000 of rk4)"], color=f"C{i}", linewidth=0.6, linestyle=":")
+        axes.set(xscale="log", yscale="log", xlabel="full steps", ylabel="FID", title=title)
+        axes.grid(alpha=0.3)
+        if names:
+            axes.legend(fontsize=6)
+    save_figure(figure, path)
+
+
 def ladder_table() -> str:
     """The rows on digits, and those on faces, as two tables."""
     found = read_numbers("ladder")
@@ -215,7 +239,9 @@ def main() -> None:
         path = FOLDER / "ladder.json"
         found = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
         found = {"machine": machine(), **found, name: row}
-        write_json(path, {k: found[k] for k in ("machine", *ROWS) if k in found})
+        found = {k: found[k] for k in ("machine", *ROWS) if k in found}
+        write_json(path, found)
+        draw_steps(found, PICTURES / "fid-by-steps.png")
 
 
 if __name__ == "__main__":
