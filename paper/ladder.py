@@ -167,10 +167,12 @@ def draw_steps(found: Mapping[str, Any], path: Path) -> None:
     """Draw FID by the number of full steps, with the one step that holds 1,000 as a level line."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=(10, 4), dpi=120, layout="constrained")
-    for place, (title, faces) in enumerate((("digits", False), ("faces", True)), 1):
-        axes = figure.add_subplot(1, 2, place)
-        names = [n for n in ROWS if n in found and ("faces" in n) == faces]
+    groups = {"digits": [n for n in ROWS if n in found and "faces" not in n]}
+    groups["faces"] = [n for n in ROWS if n in found and "faces" in n]
+    groups = {title: names for title, names in groups.items() if names}
+    figure = Figure(figsize=(5.5 * len(groups), 4), dpi=120, layout="constrained")
+    for place, (title, names) in enumerate(groups.items(), 1):
+        axes = figure.add_subplot(1, len(groups), place)
         for i, name in enumerate(names):
             fid = found[name]["fid"]
             for solver, line in (("euler", "--"), ("rk4", "-")):
@@ -181,8 +183,7 @@ def draw_steps(found: Mapping[str, Any], path: Path) -> None:
             axes.axhline(fid["one step (1000 of rk4)"], color=f"C{i}", linewidth=0.6, linestyle=":")
         axes.set(xscale="log", yscale="log", xlabel="full steps", ylabel="FID", title=title)
         axes.grid(alpha=0.3)
-        if names:
-            axes.legend(fontsize=6)
+        axes.legend(fontsize=6)
     save_figure(figure, path)
 
 
