@@ -7,8 +7,9 @@ to, or a regression of all channels together.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import NamedTuple, cast
+from collections.abc import Callable, Iterable, Sequence
+from itertools import product
+from typing import NamedTuple, TypeAlias, cast
 
 import torch
 from torch import Tensor
@@ -34,12 +35,18 @@ class Moments(NamedTuple):
     ps: Tensor  #: E[φsᵀ] of each plain forecast s of the same windows, (k, C, n, H)
 
 
+#: λ of the level, of other coordinates, and of waves of the day.
+Ridges: TypeAlias = "tuple[float, ...]"
+#: Moments, and the core that regressions of them are drawn to.
+Drawn: TypeAlias = "tuple[Moments, Tensor]"
+
+
 class Choice(NamedTuple):
     """A ridge regression: what it is drawn to, and how much."""
 
     plain: int  #: number of the plain forecast
-    shared: tuple[float, ...] | None  #: λ of a regression of all channels in between, if there is
-    ridges: tuple[float, ...]  #: λ of each channel; none where they take the shared one
+    shared: Ridges | None  #: λ of a regression of all channels in between, if there is
+    ridges: Ridges  #: λ of each channel; none where they take the shared one
 
 
 def average(parts: Sequence[tuple[Moments, int]]) -> Moments:
@@ -83,16 +90,32 @@ def choose(
         look_back: How many numbers of φ are coordinates of the past; further ones are waves.
         hold: Whether the level must be what the plain forecast makes of it.
     """
-    waves, plains = scale.shape[1] > look_back, range(len(folds[0][0].ps))
+    waves = scale.shape[1] > look_back
+    later = [part for _, part in folds]
 
-    def error(choice: Choice) -> float:
-        W = (fit_core(known, choice, scale, look_back) for known, _ in folds)
-        errors = [_error(w, later) for w, (_, later) in zip(W, folds, strict=True)]
+    def error(cores: Iterable[Tensor]) -> float:
+        errors = [_error(W, part) for W, part in zip(cores, later, strict=True)]
         return float(torch.stack(errors).mean())
 
-    ways = (True,) if hold else (True, False)
-    found = [_best_for(error, plain, waves, way) for plain in plains for way in ways]
-    return min(found, key=error)
+    found: list[tuple[float, Choice]] = []
+    for plain, held in product(range(len(folds[0][0].ps)), (True,) if hold else (True, False)):
+        drawn = [(known, _plain_core(known, plain)) for known, _ in folds]
+
+        def together(ridges: Ridges, drawn: list[Drawn] = drawn) -> list[Tensor]:
+            return [_share(known, W, ridges, scale, look_back) for known, W in drawn]
+
+        def apart(ridges: Ridges, drawn: list[Drawn] = drawn) -> list[Tensor]:
+            return [_part(known, W, ridges, look_back) for known, W in drawn]
+
+        value, alone = _search(lambda r: error(apart(r)), waves, held)
+        found.append((value, Choice(plain, None, alone)))
+        value, shared = _search(lambda r: error(together(r)), waves, held)
+        found.append((value, Choice(plain, shared, ())))
+        known = [known for known, _ in drawn]
+        nearer = list(zip(known, together(shared), strict=True))
+        value, both = _search(lambda r: error(apart(r, nearer)), waves, held)  # noqa: B023
+        found.append((value, Choice(plain, shared, both)))
+    return min(found, key=lambda pair: pair[0])[1]
 
 
 def pick(moments: Moments, channels: Tensor) -> Moments:
@@ -101,32 +124,36 @@ def pick(moments: Moments, channels: Tensor) -> Moments:
     return Moments(pp[channels], pw[channels], ww[channels], ps[:, channels])
 
 
-def _best_for(error: Callable[[Choice], float], plain: int, waves: bool, hold: bool) -> Choice:
-    """Return the best of channels alone, all together, and alone drawn to all together."""
-    alone = _search(lambda r: error(Choice(plain, None, r)), waves, hold)
-    shared = _search(lambda r: error(Choice(plain, r, ())), waves, hold)
-    both = _search(lambda r: error(Choice(plain, shared, r)), waves, hold)
-    found = [Choice(plain, None, alone), Choice(plain, shared, ()), Choice(plain, shared, both)]
-    return min(found, key=error)
-
-
 def fit_core(known: Moments, choice: Choice, scale: Tensor, look_back: int) -> Tensor:
     """Return W of each channel, (C, n, H)."""
-    eye = torch.eye(known.pp.shape[-1], dtype=known.pp.dtype)
-    W = torch.linalg.solve(known.pp + TINY * eye, known.ps[choice.plain])
+    W = _plain_core(known, choice.plain)
     if choice.shared is not None:
-        units = scale[:, :, None]
-        pp = (units * known.pp * scale[:, None]).mean(0)
-        pw, start = (units * known.pw).mean(0), (W / units).mean(0)
-        together = _solve(pp, pw, start, choice.shared, scale.square().mean(0), look_back)
-        W = units * together
-    if not choice.ridges:
-        return W
-    return _solve(known.pp, known.pw, W, choice.ridges, torch.ones_like(scale[0]), look_back)
+        W = _share(known, W, choice.shared, scale, look_back)
+    return _part(known, W, choice.ridges, look_back) if choice.ridges else W
+
+
+def _plain_core(known: Moments, plain: int) -> Tensor:
+    """Return W⁰, which gives the plain forecast."""
+    eye = torch.eye(known.pp.shape[-1], dtype=known.pp.dtype)
+    return torch.linalg.solve(known.pp + TINY * eye, known.ps[plain])
+
+
+def _share(known: Moments, W: Tensor, ridges: Ridges, scale: Tensor, look_back: int) -> Tensor:
+    """Return one regression for all channels, drawn to the mean of W."""
+    units = scale[:, :, None]
+    pp = (units * known.pp * scale[:, None]).mean(0)
+    pw, start = (units * known.pw).mean(0), (W / units).mean(0)
+    return units * _solve(pp, pw, start, ridges, scale.square().mean(0), look_back)
+
+
+def _part(known: Moments, W: Tensor, ridges: Ridges, look_back: int) -> Tensor:
+    """Return a regression for each channel, drawn to its W."""
+    size = torch.ones(known.pp.shape[-1], dtype=W.dtype)
+    return _solve(known.pp, known.pw, W, ridges, size, look_back)
 
 
 def _solve(
-    pp: Tensor, pw: Tensor, W: Tensor, ridges: tuple[float, ...], size: Tensor, look_back: int
+    pp: Tensor, pw: Tensor, W: Tensor, ridges: Ridges, size: Tensor, look_back: int
 ) -> Tensor:
     """Return (E[φφᵀ] + Λ)⁻¹ (E[φwᵀ] + ΛW⁰)."""
     weights = torch.full_like(size, ridges[1])
@@ -141,10 +168,8 @@ def _error(W: Tensor, later: Moments) -> Tensor:
     return (later.ww + (W * (later.pp @ W - 2 * later.pw)).sum((-2, -1))).mean()
 
 
-def _search(
-    error: Callable[[tuple[float, ...]], float], waves: bool, hold: bool
-) -> tuple[float, ...]:
-    """Return the λ with the least error, found by going along each of them as long as it falls.
+def _search(error: Callable[[Ridges], float], waves: bool, hold: bool) -> tuple[float, Ridges]:
+    """Return the least error and its λ, found by going along each of them as long as it falls.
 
     With ``hold`` that of the level is so large that it is held.
     """
@@ -159,8 +184,8 @@ def _search(
                     while LEAST <= best[i] * factor <= MOST:
                         trial = (*best[:i], best[i] * factor, *best[i + 1 :])
                         now = error(trial)
-                        if now >= value * (1 - 1e-4):
+                        if now >= value * (1 - 1e-3):
                             break
                         best, value, moved = trial, now, True
         found.append((value, best))
-    return min(found)[1]
+    return min(found)
