@@ -41,6 +41,23 @@ def kept_line() -> str:
     )
 
 
+def small_table() -> str:
+    """What runs on small data end with, beside their last weights and the plain method."""
+    lines = [
+        "| data | measure, in validation | the run ends with | last weights | plain | time |",
+        "|---|---|---|---|---|---|",
+    ]
+    for name, row in read("small_data")["rows"].items():
+        where = "the plain method" if row["kept_step"] is None else f"step {row['kept_step']:,}"
+        plain = row["plain"]
+        beside = "–" if plain is None else f"{plain['value']:.4g} ({plain['name']})"
+        lines.append(
+            f"| {name} | {row['metric']} | {row['kept']:.4g}, {where} | {row['last']:.4g}, step "
+            f"{row['last_step']:,} | {beside} | {row['seconds']} s |"
+        )
+    return "\n".join(lines) + "\n"
+
+
 def collapse_table() -> str:
     """All steps as one operator, against products of dense matrices."""
     result = read("collapse")

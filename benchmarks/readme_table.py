@@ -14,6 +14,7 @@ from docs_tables import (
     kept_line,
     loop_table,
     peers_table,
+    small_table,
     studio_table,
 )
 
@@ -131,6 +132,7 @@ def main() -> None:
         ("training.md", "loop", loop_table()),
         ("training.md", "kept", kept_line()),
         ("training.md", "faults", faults_line()),
+        ("training.md", "small", small_table()),
         ("flow.md", "collapse", collapse_table()),
         ("studio.md", "studio", studio_table()),
     ):

@@ -178,3 +178,31 @@ def test_the_pendulum_has_its_frequency_and_decay():
     (mode,) = lz.load("pendulum").spectrum()
     assert abs(mode.rate + 0.05) < 0.003
     assert abs(mode.frequency - (1 - 0.05**2) ** 0.5 / (2 * torch.pi)) < 0.002
+
+
+@pytest.mark.parametrize("name", ["mnist-matching", "mnist-projector"])
+def test_what_needs_no_data_is_measured_without_it(name, tmp_path, monkeypatch):
+    from linearizer.runs.evaluate import evaluate_run
+
+    monkeypatch.setenv("LINEARIZER_DATA", str(tmp_path / "none"))
+    said = []
+    found = evaluate_run(name, tmp_path / "out", n=16, say=said.append)
+    assert "what needs no data is measured" in said[0] and found["data"]["test_samples"] == 0
+    if name == "mnist-projector":
+        assert max(found["idempotency_float64"].values()) < 1e-9
+    else:
+        assert found["one_against_many"]["100 through data"]["mse_float64"] < 1e-20
+    with pytest.raises(FileNotFoundError, match="expected train-images"):
+        evaluate_run(name, tmp_path / "out", n=16, data={"name": "mnist", "size": 32})
+
+
+def test_a_flow_is_certified_on_its_own_noise(tmp_path, monkeypatch):
+    from linearizer.runs.algebra import certify_run, draw_points
+    from linearizer.runs.store import open_run
+
+    monkeypatch.setenv("LINEARIZER_DATA", str(tmp_path / "none"))
+    run = open_run("mnist-matching")
+    f = run.model()
+    assert torch.equal(draw_points(f, 3, 5, run), run.model.noise(3, 5))
+    with torch.enable_grad():
+        assert certify_run("mnist-matching", 2, "float64", None).passed

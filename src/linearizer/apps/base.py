@@ -121,6 +121,10 @@ class App(Generic[C, M, B]):
     spectrum: Callable[[M, Path, int], dict[str, Any]] | None = None
     #: (model, n, seed) ↦ samples of the data, where it can make any
     sample: Callable[[M, int, int], Tensor] | None = None
+    #: (model, n, seed) ↦ points that the Linearizer starts from, where they are not data
+    points: Callable[[M, int, int], Tensor] | None = None
+    #: (run, folder, n, say) ↦ what can be measured without the data, as ``evaluate`` gives it
+    evaluate_alone: Callable[[Run, Path, int | None, Say], dict[str, Any]] | None = None
     #: (run, data, folder, n, say) ↦ numbers; files that it writes into the folder are listed under
     #: "pictures", and n samples are taken at most. Without it, the means of ``measure``.
     evaluate: Callable[[Run, Data, Path, int | None, Say], dict[str, Any]] | None = None

@@ -57,8 +57,13 @@ def open_map(folder: str | Path, dtype: str | None = None) -> Map:
 
 
 @torch.no_grad()
-def draw_points(f: Linearizer, n: int, seed: int = 0) -> Tensor:
-    r"""Draw points g⁻¹(z) of the source with normal z, (n, \*shape); laws hold at any point."""
+def draw_points(f: Linearizer, n: int, seed: int = 0, run: Run | None = None) -> Tensor:
+    r"""Draw points g⁻¹(z) of the source with normal z, (n, \*shape); laws hold at any point.
+
+    Where the application of a run knows what its map starts from, such as noise, draw that.
+    """
+    if run is not None and run.app.points is not None:
+        return run.app.points(run.model, n, seed).to(f.operator.dtype)
     generator = torch.Generator().manual_seed(seed)
     z = torch.randn(n, f.source.dim, generator=generator, dtype=torch.float64)
     return f.source.points(z.to(f.operator.dtype))
@@ -68,6 +73,8 @@ def _points(found: Map, n: int, root: Path | None) -> tuple[Tensor, str]:
     """Return n points of the source, test samples where they are here, and what they are."""
     if found.run is None:
         return draw_points(found.f, n), f"{n} points g⁻¹(z) with normal z"
+    if found.run.app.points is not None:
+        return draw_points(found.f, n, run=found.run), f"{n} points of the model's own noise"
     try:
         x = test_points(found.run, n, root).to(found.f.operator.dtype)
         if x.shape[1:] == found.f.source.shape:
@@ -100,7 +107,7 @@ def certify_run(
     seen: Callable[[int, int], None] = lambda done, total: None,
     say: Say = lambda text: None,
 ) -> Certificate:
-    """Measure every law of a run's map on n of its test samples.
+    """Measure every law of a run's map on n of its test samples, or of the noise it starts from.
 
     Where the data are not here, points g⁻¹(z) are taken, and a note says so. Without n they are 64,
     and 8 where a sample has more than 4,096 numbers.

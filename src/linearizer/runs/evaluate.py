@@ -41,20 +41,26 @@ def evaluate_run(
     folder = out or place(opened, "evaluation")
     if folder.exists() and not folder.is_dir():
         raise ValueError(f"evaluate: expected a folder, but {folder} is a file.")
-    source = _load(opened, root, data)
-    folder.mkdir(parents=True, exist_ok=True)
-    say(f"{source.name}: {len(source.test):,} test samples")
-    measure = opened.app.evaluate or _averages
-    result = {
-        "run": opened.folder.name,
-        "app": opened.app.name,
-        "data": {
+    about: dict[str, Any] = {"run": opened.folder.name, "app": opened.app.name}
+    alone = opened.app.evaluate_alone
+    try:
+        source = _load(opened, root, data)
+    except FileNotFoundError as problem:
+        if data or alone is None:
+            raise
+        say(f"what needs no data is measured, since {problem}")
+        folder.mkdir(parents=True, exist_ok=True)
+        about["data"] = {"name": opened.data_name, "test_samples": 0, "notes": [str(problem)]}
+        result = {**about, **alone(opened, folder, n, say)}
+    else:
+        folder.mkdir(parents=True, exist_ok=True)
+        say(f"{source.name}: {len(source.test):,} test samples")
+        about["data"] = {
             "name": source.name,
             "test_samples": len(source.test),
             "notes": list(source.notes),
-        },
-        **measure(opened, source, folder, n, say),
-    }
+        }
+        result = {**about, **(opened.app.evaluate or _averages)(opened, source, folder, n, say)}
     pictures = result.pop("pictures", [])
     return write_table(result, folder / f"{opened.app.name}.json", pictures)
 

@@ -82,9 +82,9 @@ def facts(desk: Desk, id: str) -> dict[str, Any]:
 
 
 def apply(desk: Desk, id: str, seed: int) -> dict[str, Any]:
-    r"""Answer ``/api/apply``: a point x = g⁻¹(z) of normal z, f(x) and f†(f(x))."""
+    r"""Answer ``/api/apply``: a point x (noise, or g⁻¹(z) of normal z), f(x) and f†(f(x))."""
     f = map_of(desk, id)
-    x = draw_points(f, 1, seed)
+    x = draw_points(f, 1, seed, desk.open(id))
     y = f(x)
     back = f.pinv()(y)
     points = {"x": (x, f.source), "y": (y, f.target), "back": (back, f.source)}
@@ -154,7 +154,7 @@ def certify(desk: Desk, id: str, n: int) -> dict[str, Any]:
 @torch.no_grad()
 def _certify(run: Run, n: int) -> dict[str, Any]:
     f = run.app.linearizer(copy.deepcopy(run.model).double())
-    found = f.certify(draw_points(f, n))
+    found = f.certify(draw_points(f, n, run=run))
     return {
         "points": found.points,
         "dtype": found.dtype,

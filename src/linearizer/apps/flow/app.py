@@ -6,7 +6,7 @@ from ...data.catalogue import IMAGES
 from ..base import App
 from ..images import axes_yardstick, image_shape
 from .cli import commands
-from .evaluate import evaluate
+from .evaluate import evaluate, evaluate_alone
 from .model import (
     Config,
     Flow,
@@ -110,7 +110,9 @@ APP = App(
     stages=(train_density,),
     stage_steps=("refine",),
     finish=finish,
+    points=Flow.noise,
     evaluate=evaluate,
+    evaluate_alone=evaluate_alone,
     data="digits",
     training={"steps": 3000, "batch": 128, "rate": 1e-3, "ema": 0.999},
     presets={

@@ -33,7 +33,7 @@ from ..images import (
 )
 from .model import Flow, describe_flow
 
-__all__ = ["evaluate", "find_judge", "measure_inversion"]
+__all__ = ["evaluate", "evaluate_alone", "find_judge", "measure_inversion"]
 
 #: Samples whose distribution is compared with that of the test images.
 SAMPLES = 10_000
@@ -67,7 +67,7 @@ def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dic
         result["closed_form"] = _compare_with_closed_form(model, f, data, judge)
     say("inversion")
     result["inversion"] = measure_inversion(f, data, x, lpips)
-    result["round_trip"] = _measure_round_trip(model, x)
+    result["round_trip"] = _measure_round_trip(model, x[:1000])
     z = _leading_coordinates(model.target, model, x)
     result["coordinates"] = _measure_moments(z)
     noise = _leading_coordinates(model.source, model, model.noise(5000, 5))
@@ -78,6 +78,26 @@ def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dic
     _draw_samples(model, f, x, f"{run.folder.name}: rank {result['rank']}", pictures[0])
     _draw_coordinates(z, pictures[1])
     return {**result, "pictures": pictures}
+
+
+@torch.no_grad()
+def evaluate_alone(run: Run, folder: Path, n: int | None, say: Say) -> dict[str, Any]:
+    """Measure what needs no images: one step against many, round trips of noise, and times."""
+    model: Flow = run.model
+    f = model.collapse("rk4", 1000)
+    say("one step against many")
+    result: dict[str, Any] = {
+        "kind": describe_flow(model.config),
+        "rank": f.rank(),
+        "one_against_many": _compare_with_loop(model, lpips_or_why(None)[0]),
+        "round_trip": _measure_round_trip(model, None),
+    }
+    say("times")
+    result["times"] = {**_time_sampling(model, f), **_time_collapse(model)}
+    path = folder / "flow.png"
+    title = f"{run.folder.name}: rank {result['rank']}"
+    image_grid(path, list(f(model.noise(36, 0)).split(12)), ["one step", "", ""], [], title)
+    return {**result, "pictures": [path]}
 
 
 class Judge(NamedTuple):
@@ -227,12 +247,13 @@ def measure_inversion(
     return row
 
 
-def _measure_round_trip(model: Flow, x: Tensor) -> dict[str, float]:
+def _measure_round_trip(model: Flow, x: Tensor | None) -> dict[str, float]:
     """Return the largest differences of g⁻¹(g(·)) and g(g⁻¹(·)), in float32."""
-    g, x = model.target, x[:1000]
+    g = model.target
     noise, z = model.noise(1000, 3), model.noise(1000, 4).flatten(1)
+    data = {} if x is None else {"data": float((g.points(g.coordinates(x)) - x).abs().max())}
     return {
-        "data": float((g.points(g.coordinates(x)) - x).abs().max()),
+        **data,
         "noise_images": float((g.points(g.coordinates(noise)) - noise).abs().max()),
         "normal_coordinates": float((g.coordinates(g.points(z)) - z).abs().max()),
     }

@@ -6,7 +6,7 @@ from ...data.catalogue import IMAGES
 from ..base import App
 from ..images import axes_yardstick, image_shape, suit_few_images
 from .cli import commands
-from .evaluate import evaluate
+from .evaluate import evaluate, evaluate_alone
 from .model import Config, Projection, finish, loss, measure, plain, preview, train_density
 from .studio import PAGE
 
@@ -59,6 +59,7 @@ APP = App(
     stage_steps=("refine",),
     finish=finish,
     evaluate=evaluate,
+    evaluate_alone=evaluate_alone,
     data="digits",
     training={"steps": 3000, "batch": 128, "rate": 1e-3, "ema": 0.999},
     presets={

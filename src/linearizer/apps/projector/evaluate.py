@@ -31,6 +31,7 @@ from .model import Projection, draw_strokes, join, meet
 __all__ = [
     "draw_projections",
     "evaluate",
+    "evaluate_alone",
     "has_digits",
     "judge_digits",
     "make_inputs",
@@ -75,6 +76,21 @@ def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dic
     draw_projections(f, inputs, title, pictures[0])
     _draw_ranks(model, x[:10], pictures[1])
     return {**result, "pictures": pictures}
+
+
+@torch.no_grad()
+def evaluate_alone(run: Run, folder: Path, n: int | None, say: Say) -> dict[str, Any]:
+    """Measure what needs no images: that f(f(x)) = f(x) of noise of every size."""
+    model: Projection = run.model
+    blank = torch.zeros(min(n or 200, 1000), *model.target.shape)
+    inputs, notes = make_inputs(blank)
+    inputs = {k: v for k, v in inputs.items() if k not in ("data", "inverted", "shuffled")}
+    say("idempotency")
+    f = model()
+    path = folder / "projector.png"
+    draw_projections(f, inputs, f"{run.folder.name}: rank {f.rank()}", path)
+    found = {"rank": f.rank(), **_measure_all_idempotency(model, inputs)}
+    return {"notes": notes, **found, "pictures": [path]}
 
 
 def make_inputs(x: Tensor) -> tuple[dict[str, Tensor], list[str]]:
