@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import copy
 import statistics
+import tempfile
 import time
 from collections.abc import Callable, Iterable
 from functools import partial
+from importlib import import_module
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +23,7 @@ from ...metrics.images import digit_features, frechet, psnr
 from ...metrics.perceptual import LPIPS
 from ...operators import LowRank
 from ...runs.evaluate import lpips_or_why
+from ...runs.export import export
 from ...runs.pictures import image_grid, save_figure
 from ...spaces import Space
 from ..base import Run, Say
@@ -33,7 +37,7 @@ from ..images import (
 )
 from .model import Flow, describe_flow
 
-__all__ = ["evaluate", "evaluate_alone", "find_judge", "measure_inversion"]
+__all__ = ["evaluate", "evaluate_alone", "find_judge", "measure_inversion", "measure_times"]
 
 #: Samples whose distribution is compared with that of the test images.
 SAMPLES = 10_000
@@ -73,7 +77,7 @@ def evaluate(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dic
     noise = _leading_coordinates(model.source, model, model.noise(5000, 5))
     result["coordinates_of_noise"] = _measure_moments(noise)
     say("times")
-    result["times"] = {**_time_sampling(model, f), **_time_collapse(model)}
+    result["times"] = measure_times(model, f)
     pictures = [folder / "flow.png", folder / "coordinates.png"]
     _draw_samples(model, f, x, f"{run.folder.name}: rank {result['rank']}", pictures[0])
     _draw_coordinates(z, pictures[1])
@@ -93,7 +97,7 @@ def evaluate_alone(run: Run, folder: Path, n: int | None, say: Say) -> dict[str,
         "round_trip": _measure_round_trip(model, None),
     }
     say("times")
-    result["times"] = {**_time_sampling(model, f), **_time_collapse(model)}
+    result["times"] = measure_times(model, f)
     path = folder / "flow.png"
     title = f"{run.folder.name}: rank {result['rank']}"
     image_grid(path, list(f(model.noise(36, 0)).split(12)), ["one step", "", ""], [], title)
@@ -276,9 +280,15 @@ def _measure_moments(z: Tensor) -> dict[str, float]:
     }
 
 
+def measure_times(model: Flow, f: Linearizer) -> dict[str, Any]:
+    """Return how long samples take, in one step and in loops, and a collapse."""
+    return {**_time_sampling(model, f), **_time_collapse(model)}
+
+
 def _time_sampling(model: Flow, f: Linearizer) -> dict[str, Any]:
     """Return seconds for each image, measured in turn; medians."""
     rows: dict[str, Any] = {}
+    exported = _export(f, model.noise(8, 1))
     for batch in (1, 64):
         noise = model.noise(batch, 0)
         ways: dict[str, Callable[[], Tensor]] = {
@@ -286,18 +296,21 @@ def _time_sampling(model: Flow, f: Linearizer) -> dict[str, Any]:
             "100_steps_in_coordinates": partial(model.integrate, noise, "rk4", 100),
             "100_steps_through_data": partial(model.integrate, noise, "rk4", 100, True),
         }
+        if exported is not None:
+            ways["one_step_exported"] = partial(exported, noise)
         seconds: dict[str, list[float]] = {name: [] for name in ways}
-        f(noise)  # not timed: the first call is slower
-        for turn in range(3):
+        for way in ways.values() if batch == 1 else ():
+            way()  # not timed: first calls are slower
+        for turn in range(5):
             for name, way in ways.items():
                 if turn and name == "100_steps_through_data":
                     continue  # it takes long enough to be measured once
-                many = 20 if name == "one_step" else 1
+                many = 20 if name.startswith("one_step") else 1
                 begun = time.perf_counter()
                 for _ in range(many):
                     way()
                 seconds[name].append((time.perf_counter() - begun) / many / batch)
-        once, inside, through = (statistics.median(s) for s in seconds.values())
+        once, inside, through, *file = (statistics.median(s) for s in seconds.values())
         rows[f"batch {batch}"] = {
             "one_step_seconds": once,
             "100_steps_in_coordinates_seconds": inside,
@@ -305,7 +318,27 @@ def _time_sampling(model: Flow, f: Linearizer) -> dict[str, Any]:
             "coordinates_over_one_step": inside / once,
             "data_over_one_step": through / once,
         }
+        if file:
+            rows[f"batch {batch}"] |= {
+                "exported_seconds": file[0],
+                "coordinates_over_exported": inside / file[0],
+                "data_over_exported": through / file[0],
+            }
     return rows
+
+
+def _export(f: Linearizer, x: Tensor) -> Callable[[Tensor], Any] | None:
+    """Return the one step as an ONNX file runs it, on as many threads, where that is installed."""
+    if any(find_spec(name) is None for name in ("onnx", "onnxscript", "onnxruntime")):
+        return None
+    onnxruntime: Any = import_module("onnxruntime")
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = torch.get_num_threads()
+    with tempfile.TemporaryDirectory() as folder:
+        path = export(f, Path(folder) / "f.onnx", "onnx", x).path
+        session = onnxruntime.InferenceSession(str(path), options)
+    name = session.get_inputs()[0].name
+    return lambda noise: session.run(None, {name: noise.numpy()})
 
 
 def _time_collapse(model: Flow) -> dict[str, Any]:
