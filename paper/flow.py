@@ -184,7 +184,7 @@ def _step_rows(row: Mapping[str, Any]) -> list[Row]:
         "–",
         f"{through['mse_float32']:.0e} ({through['mse_float64']:.0e} in float64)",
         SILENT,
-        f"the same noise, {through['samples']} samples",
+        f"the same noise, {through['samples']} samples{describe_size(row)}",
     )
     mse, psnr = once["mse_float32"], once["psnr"]
     shown = f"{mse:.0e} ({once['mse_float64']:.0e} in float64)"
