@@ -385,6 +385,15 @@ def test_a_column_that_stands_still_is_noted_and_foretold(tmp_path):
     windows = loaded.train.windows
     still = windows.columns.index("b")
     assert float(windows.rows[:, still].abs().max()) == 0 and float(windows.std[still]) == 1
+    times = [line.split(",")[0] for line in (tmp_path / "my.csv").read_text().splitlines()[1:]]
+    rows = [[time, "1", "2", "3"] for time in times]
+    with open(tmp_path / "flat.csv", "w", newline="") as file:
+        csv.writer(file).writerows([["date", *NAMES], *rows])
+    flat = SeriesSettings(name=str(tmp_path / "flat.csv"), look_back=12, horizon=6)
+    loaded = SERIES.load(flat, None, None)
+    model = forecast.Forecast(forecast.Config(**forecast.facts(loaded)))
+    with pytest.raises(ValueError, match="every column of flat.csv stays as it is"):
+        forecast.start(model, loaded)
 
 
 def put(row, column, value):

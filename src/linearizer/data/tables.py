@@ -644,11 +644,6 @@ def load_series(
     ]
     places = _parts(n, look_back)
     flat = (table.values[places[0]] == table.values[:1]).all(0).nonzero().flatten().tolist()
-    if len(flat) == channels:
-        raise ValueError(
-            f"{path}: every column stays as it is over the training rows, 1 to {places[0].stop:,}, "
-            "so there is nothing to learn. Bring more rows."
-        )
     if flat:
         still = shorten(table.columns[i] for i in flat)
         notes.append(f"{path.name}: constant over the training rows: {still}")

@@ -275,6 +275,11 @@ def start(model: Forecast, data: Data) -> None:
             f"forecast: harmonics={c.harmonics} needs the time of day, but {data.name} has no "
             "column of dates and times that can be read. Name one with time, or set harmonics=0."
         )
+    if not bool(train.windows.rows[: len(train) + c.look_back].any()):
+        raise ValueError(
+            f"forecast: every column of {data.name} stays as it is over the training rows, so "
+            "there is nothing to learn. Bring more rows."
+        )
     model.mean.copy_(train.windows.mean)
     model.std.copy_(train.windows.std)
     layer = cast(LevelAndWaves, next(iter(cast(Chain, model.source.g))))
