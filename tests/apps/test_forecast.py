@@ -227,6 +227,21 @@ def test_the_start_keeps_the_level_of_what_wanders_alone(decay, least, most):
     assert least < errors[0] / errors[1] < most, errors
 
 
+@pytest.mark.parametrize("kind", ["ramp", "sine", "two waves"])
+def test_smooth_tables_have_a_start(kind):
+    """Their moments are singular: the search for ridges still ends, and is right."""
+    t = torch.arange(600, dtype=torch.float64)[:, None]
+    wave = torch.sin(2 * torch.pi * t / 24)
+    values = {"ramp": t, "sine": wave, "two waves": wave + torch.cos(t / 3)}[kind]
+    parts = [Timed(p) for p in data.windows(data.Table(values, ("a",)), 48, 12)]
+    model = forecast.Forecast(forecast.Config(columns=("a",), look_back=48, horizon=12))
+    forecast.start(model, data.Data("made", *parts, ()))
+    with torch.no_grad():
+        error = evaluation.measure_errors(lambda b: model.predict(b.x.double(), b.t), parts[2])
+        last = evaluation.measure_errors(lambda b: b.x[:, -1:].expand_as(b.y), parts[2])
+    assert error["mse"] < 0.1 * last["mse"]
+
+
 def test_folds_go_forward_in_time():
     """What is known in a fold ends before its part of time begins."""
     train, model = source(n=1500).train, made(shaken=False)

@@ -80,6 +80,53 @@ def test_a_run_keeps_the_plain_method_where_training_found_no_better(tmp_path, a
     assert evaluate_run(run, tmp_path / "out", None, 50, lambda text: None)
 
 
+def test_a_run_that_fell_back_goes_on_with_what_was_trained(tmp_path):
+    run, model = tmp_path / "run", {"blocks": 2, "hidden": 16, "spirals": 2}
+    first = train(run, "dynamics", {"rate": 1e-9, "steps": 10}, model)
+    assert first.plain and "plain" in json.loads((run / "config.json").read_text())
+    flags = {"training": {**SMALL, "steps": 250, "rate": 3e-3, "validate_every": 125},
+             "model": model}  # fmt: skip
+    later = execute(make_plan("dynamics", flags=flags), run, resume=True, progress=False)
+    assert not later.plain and later.metrics["error"] < first.metrics["error"]
+    assert "plain" not in json.loads((run / "config.json").read_text())
+    assert not (run / "trained.safetensors").exists() and load(run).space.dim == 4
+    (row,) = list_runs(tmp_path)
+    assert row.value == later.metrics["error"]
+
+
+def test_a_run_that_fell_back_opens_while_it_is_resumed(tmp_path, monkeypatch):
+    """Stopped before a better validation: what was trained is there, and not the plain method."""
+    run, model = tmp_path / "run", {"blocks": 1, "hidden": 8, "spirals": 2}
+    train(run, "dynamics", {"rate": 1e-9, "steps": 10}, model)
+    monkeypatch.setattr("linearizer.runs.execute._compare", lambda result, *_: result)
+    flags = {"training": {**SMALL, "steps": 12, "rate": 1e-9}, "model": model}
+    execute(make_plan("dynamics", flags=flags), run, resume=True, progress=False)
+    assert load(run).space.dim == 4
+
+
+def test_a_plain_method_that_cannot_be_a_model_costs_no_training(tmp_path, monkeypatch):
+    from linearizer.apps.dynamics import evaluate as evaluation
+
+    def fails(*_):
+        raise torch.linalg.LinAlgError("singular")
+
+    monkeypatch.setattr(evaluation.Dynamics, "become", fails)
+    said = []
+    result = train(tmp_path / "run", "dynamics", {"rate": 1e-9, "steps": 10},
+                   {"blocks": 1, "hidden": 8}, say=said.append)  # fmt: skip
+    assert not result.plain and load(tmp_path / "run") is not None
+    assert said[-1] == "DMD is better, but could not be made the model: singular"
+
+
+def test_times_of_any_unit_have_a_linear_model():
+    from linearizer.apps.dynamics.model import split_modes
+
+    for unit in (1.0, 1e9, 1e-9):
+        values = torch.tensor([0.1 + 2j, 0.1 - 2j, 0.3, 0.0]) * unit
+        pairs, singles = split_modes(values.to(torch.complex128))
+        assert pairs.tolist() == [True, False, False, False] and int(singles.sum()) == 2
+
+
 def test_a_linear_student_is_the_ridge_regression(tmp_path):
     net = torch.nn.Sequential(torch.nn.Linear(6, 3), torch.nn.Tanh())
     student = distill(net, torch.randn(400, 6), run=tmp_path / "run", progress=False,

@@ -170,7 +170,7 @@ def test_a_changed_configuration_is_found(run, change, message):
 
 
 EDITS = [("app", 5), ("app", []), ("model", 5), ("model", "x"), ("model", [1]), ("data", 5),
-         ("training", 5), ("metric", "x"), ("parts", "x"), ("format", "1"),
+         ("training", 5), ("metric", "x"), ("plain", "x"), ("parts", "x"), ("format", "1"),
          ("format", None)]  # fmt: skip
 
 

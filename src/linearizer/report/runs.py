@@ -141,6 +141,8 @@ def _facts(
         if value is not None:
             yield f"{key} on validation data", f"{value:.5g}"
     plain = find_yardstick(rows)
+    if config.get("plain"):
+        yield "the model", f"{plain.get('name')} itself: training found no better"
     for key, value in plain.items():
         if isinstance(value, int | float):
             yield f"{key} of {plain.get('name')}, the plain linear yardstick", f"{value:.5g}"

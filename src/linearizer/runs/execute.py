@@ -16,7 +16,16 @@ import torch
 from ..apps.base import App, Say, Stage
 from ..apps.registry import origin_of
 from ..data.kinds import Data
-from ..training.checkpoint import CONFIG, METRICS, finite, tensors_of, write_config, write_weights
+from ..training.checkpoint import (
+    CONFIG,
+    METRICS,
+    WEIGHTS,
+    finite,
+    read_config,
+    tensors_of,
+    write_config,
+    write_weights,
+)
 from ..training.draws import Draw, mix
 from ..training.loop import STATE, Interrupted, Result, Training, fit
 from ..training.progress import Display, Transfer
@@ -25,6 +34,11 @@ from .plan import Plan, adapt, check_folder, go_on, settle
 from .store import load
 
 __all__ = ["close", "execute"]
+
+#: The weights that were trained, where a run ends with the plain method.
+TRAINED = "trained.safetensors"
+#: What ``write_config`` writes itself.
+ABOUT = ("format", "linearizer")
 
 
 def execute(
@@ -50,6 +64,7 @@ def execute(
     settings = _describe(plan, config, training)
     if resume and (run / CONFIG).exists():
         settings |= go_on(run, settings, training)
+        _take_up_trained(run)
     torch.manual_seed(training.seed)
     model = app.make(config)
     if app.start is not None and not (run / STATE).exists():
@@ -81,6 +96,15 @@ def execute(
         (run / "samples").mkdir(exist_ok=True)
         preview(result.model, run / "samples" / f"step-{training.steps:06d}.png")
     return _compare(result, plan, source, run, settings, say)
+
+
+def _take_up_trained(run: Path) -> None:
+    """Make what was trained the model of a run again that ended with the plain method."""
+    config = read_config(run)
+    if config.get("plain") is not None and os.environ.get("RANK", "0") == "0":
+        if (run / TRAINED).exists():
+            os.replace(run / TRAINED, run / WEIGHTS)
+        write_config(run, {k: v for k, v in config.items() if k not in ("plain", *ABOUT)})
 
 
 def _watch(app: App[Any, Any, Any], config: Any) -> Callable[[int, int], Display]:
@@ -128,17 +152,24 @@ def _compare(
     if found is not None:
         row["yardstick"] = {"name": found.name, **found.measures}
         if _is_better(plan.app, found.measures, result.metrics):
-            result = _fall_back(result, plan, source, run, settings)
+            try:
+                result = _fall_back(result, plan, source, run, settings)
+            except (ValueError, RuntimeError) as problem:
+                say(f"{found.name} is better, but could not be made the model: {problem}")
     if result.plain:
-        row["validation"] = result.metrics
+        row |= {"validation": result.metrics, "plain": True}
     with open(run / METRICS, "a", encoding="utf-8") as file:
         file.write(json.dumps(finite(row), allow_nan=False) + "\n")
     return result._replace(yardstick=row.get("yardstick"))
 
 
 def _is_better(app: App[Any, Any, Any], one: Mapping[str, float], other: Any) -> bool:
-    sign, value = 1 if app.maximize else -1, other.get(app.metric, math.nan)
-    return not math.isfinite(value) or sign * (one[app.metric] - value) > 0
+    sign, new, old = (
+        1 if app.maximize else -1,
+        one.get(app.metric, math.nan),
+        other.get(app.metric, math.nan),
+    )
+    return math.isfinite(new) and (not math.isfinite(old) or sign * (new - old) > 0)
 
 
 def _fall_back(
@@ -156,7 +187,7 @@ def _fall_back(
     measured = _measure(app, model.eval(), source, plan.training)
     if not _is_better(app, measured, result.metrics):
         return result
-    write_weights(run, tensors_of(result.model), settings, "trained.safetensors")
+    write_weights(run, tensors_of(result.model), settings, TRAINED)
     settings = settings | {"plain": model.config.model_dump(mode="json")}
     write_config(run, settings)
     write_weights(run, tensors_of(model), settings)

@@ -386,6 +386,7 @@ def read_config(run: Path) -> dict[str, Any]:
         "model": dict,
         "training": dict,
         "metric": dict,
+        "plain": dict,
     }
     for key, kind in kinds.items():
         if not isinstance(config.setdefault(key, None), kind | None):
@@ -455,7 +456,10 @@ def find_yardstick(rows: list[dict[str, Any]]) -> dict[str, Any]:
 
 def best_measures(config: Mapping[str, Any], rows: list[dict[str, Any]]) -> dict[str, float]:
     """What the weights of a run measured: the best validation, or the last where they are kept."""
-    measured = [r["validation"] for r in rows if r.get("validation")]
+    plain = [r for r in rows if r.get("plain")]
+    if config.get("plain") and plain:
+        return plain[-1].get("validation") or {}
+    measured = [r["validation"] for r in rows if r.get("validation") and not r.get("plain")]
     key = config.get("metric") or {}
     name = key.get("name")
     training = config.get("training") or {}

@@ -17,7 +17,7 @@ from ...data.files import shorten
 from ...data.kinds import Data
 from ...runs.pictures import save_figure
 from ..base import Run, Say, Yardstick
-from .model import STILL, Dynamics, finish
+from .model import Dynamics, finish, split_modes
 
 __all__ = ["evaluate", "fit_dmd", "plain", "yardstick"]
 
@@ -53,9 +53,9 @@ def plain(model: Dynamics, data: Data) -> Dynamics | None:
     if c.kind != "lift":
         return None
     values, vectors = fit_dmd(data.train.trajectories)
-    pairs = int((values.imag > STILL).sum())
-    singles = int((values.imag.abs() <= STILL).sum())
-    if 2 * pairs + singles != len(values):  # what changes its sign each step has no real logarithm
+    pairs, singles = (int(which.sum()) for which in split_modes(values))
+    # What changes its sign each step has no real logarithm, and free fall no eigenbasis.
+    if 2 * pairs + singles != len(values) or float(torch.linalg.cond(vectors)) > 1e8:
         return None
     modes = {"spirals": pairs, "cycles": 0, "decays": singles, "constants": 0, "stable": False}
     found = Dynamics(c.model_copy(update={**modes, "blocks": 1, "hidden": 1}))

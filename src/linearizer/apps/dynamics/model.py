@@ -43,7 +43,7 @@ from ...training.settings import Settings
 __all__ = ["Config", "Dynamics", "Mode", "loss", "measure"]
 
 
-#: Rates of turning below this are none, in 1/time unit.
+#: Rates of turning below this are none, as a share of the fastest rate.
 STILL = 1e-9
 #: Steps of K for one of g: a slow K leaves g to bend for what is a frequency.
 FAST = 10.0
@@ -382,7 +382,7 @@ class Dynamics(nn.Module):
         V = vectors.clone()  # of states in the units of the first layer
         V[:d] = (V[:d] - norm.g.mean[:, None] * V[d:]) * norm.g.log_scale.exp()[:, None]
         V = V / V.norm(dim=0)
-        pairs, singles = values.imag > STILL, values.imag.abs() <= STILL
+        pairs, singles = split_modes(values)
         planes = torch.stack([V[:, pairs].real, -V[:, pairs].imag], 2).flatten(1)
         basis = torch.cat([planes, V[:, singles].real], 1)
         _assign(_last_linear(self.space.g), torch.linalg.inv(basis))
@@ -434,6 +434,12 @@ class Dynamics(nn.Module):
         share = (-slow * T).clamp(0.05, 5.0)
         raw = share.expm1().log() if self.config.stable else share - 2.0
         self.decay.copy_(raw / FAST)
+
+
+def split_modes(values: Tensor) -> tuple[Tensor, Tensor]:
+    """Return which eigenvalues turn forwards, one of each pair, and which do not turn."""
+    least = STILL * float(values.abs().max())
+    return values.imag > least, values.imag.abs() <= least
 
 
 def _last_linear(g: Bijection) -> InvertibleLinear:

@@ -45,7 +45,6 @@ _PAPER = {
     "likelihood": 0.0,
     "distance": "alex",
     "dequantize": 0.0,
-    "refine": 0,
 }
 #: What their code does otherwise.
 _AUTHORS = {

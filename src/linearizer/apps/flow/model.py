@@ -121,6 +121,16 @@ class Config(Settings):
     )
     dequantize: float = Field(0.02, ge=0, description="not in subspace: noise added to images")
 
+    @model_validator(mode="before")
+    @classmethod
+    def _settle(cls, values: Any) -> Any:
+        """Other stacks have no second stage; runs may have been written with reach = none."""
+        if isinstance(values, dict):
+            values = {k: v for k, v in values.items() if (k, v) != ("reach", None)}
+            if values.get("g", "subspace") != "subspace":
+                values["refine"] = 0
+        return values
+
     @model_validator(mode="after")
     def _consistent(self) -> Config:
         if self.spaces == "two" and self.g != "glow":

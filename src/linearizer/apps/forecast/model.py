@@ -342,17 +342,20 @@ def _moments(model: Forecast, part: Timed, first: int = 0, last: int | None = No
     period = find_period(c)
     back = None if period is None else period - torch.arange(c.horizon) % period
     for x, y, t in _batches(model, part, first, last):
-        z = model.source.coordinates(x).unflatten(1, (C, -1)).movedim(1, 0)
+        # In float64 before the products: those of smooth tables would be indefinite by rounding.
+        z = model.source.coordinates(x).unflatten(1, (C, -1)).movedim(1, 0).double()
         if c.harmonics:
             low = z[..., : model.raw_waves.shape[-1]]
-            z = torch.cat([z, (model.family.rhythm(t)[:, :, None] * low[:, :, None]).flatten(2)], 2)
+            rhythm = model.family.rhythm(t)[:, :, None].double()
+            z = torch.cat([z, (rhythm * low[:, :, None]).flatten(2)], 2)
         plain = [x[:, -1:].expand_as(y)] + ([] if back is None else [x[:, c.look_back - back]])
         w, *s = (
-            model.target.coordinates(v).unflatten(1, (C, -1)).movedim(1, 0) for v in (y, *plain)
+            model.target.coordinates(v).unflatten(1, (C, -1)).movedim(1, 0).double()
+            for v in (y, *plain)
         )
         found = (z.mT @ z, z.mT @ w, w.square().sum((1, 2)), torch.stack([z.mT @ v for v in s]))
         for i, moment in enumerate(found):
-            sums[i] = sums[i] + moment.double()
+            sums[i] = sums[i] + moment
         total += len(x)
     return Moments(*(value / total for value in sums))
 

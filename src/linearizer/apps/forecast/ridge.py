@@ -165,7 +165,7 @@ def _solve(
 
 def _error(W: Tensor, later: Moments) -> Tensor:
     """Return E‖Wᵀφ − w‖², a mean over channels."""
-    return (later.ww + (W * (later.pp @ W - 2 * later.pw)).sum((-2, -1))).mean()
+    return (later.ww + (W * (later.pp @ W - 2 * later.pw)).sum((-2, -1))).mean().clamp_min(0)
 
 
 def _search(error: Callable[[Ridges], float], waves: bool, hold: bool) -> tuple[float, Ridges]:
@@ -184,7 +184,7 @@ def _search(error: Callable[[Ridges], float], waves: bool, hold: bool) -> tuple[
                     while LEAST <= best[i] * factor <= MOST:
                         trial = (*best[:i], best[i] * factor, *best[i + 1 :])
                         now = error(trial)
-                        if now >= value * (1 - 1e-3):
+                        if not value - now > 1e-3 * abs(value):
                             break
                         best, value, moved = trial, now, True
         found.append((value, best))

@@ -63,16 +63,9 @@ APP = App(
     data="digits",
     training={"steps": 3000, "batch": 128, "rate": 1e-3, "ema": 0.999},
     presets={
-        "paper": {"model": {"g": "revnet", "refine": 0}, "training": _PAPER},
+        "paper": {"model": {"g": "revnet"}, "training": _PAPER},
         "warm": {
-            "model": {
-                "g": "revnet",
-                "mean": False,
-                "warm": True,
-                "sparsity": 20.0,
-                "freeze": 0.7,
-                "refine": 0,
-            },
+            "model": {"g": "revnet", "mean": False, "warm": True, "sparsity": 20.0, "freeze": 0.7},
             "training": _PAPER,
         },
         "best": {"model": _BEST, "training": _LONG},

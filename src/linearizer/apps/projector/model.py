@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.nn.functional as F
@@ -93,6 +93,14 @@ class Config(Settings):
     refine: int = Field(
         3000, ge=0, description="subspace: further steps of the likelihood on u, with g fixed"
     )
+
+    @model_validator(mode="before")
+    @classmethod
+    def _settle(cls, values: Any) -> Any:
+        """A revnet has no second stage."""
+        if isinstance(values, dict) and values.get("g", "subspace") != "subspace":
+            return {**values, "refine": 0}
+        return values
 
     @model_validator(mode="after")
     def _consistent(self) -> Config:

@@ -355,8 +355,8 @@ class Readout(nn.Module):
         zero, scale = like.new_zeros(1, self.width).double(), torch.exp(-norm.log_scale.double())
         start = affine(g.points(zero))
         columns = [
-            affine(g.points(part)) - start
-            for part in torch.eye(self.width, dtype=torch.float64).split(256)
+            affine(g.points(F.one_hot(part, self.width).double())) - start
+            for part in torch.arange(self.width).split(256)
         ]
         self.weight.copy_(_raise_least(torch.cat(columns).mT / scale[:, None]))
         norm.mean.copy_(start[0])
@@ -420,7 +420,8 @@ def _deviation(x: Tensor) -> Tensor:
 def linear_config(config: C) -> C:
     """Return settings of a model that is affine until it is trained, of any data."""
     shape = config.shape
-    image = len(shape) == 3 and (shape[0] % 2 == 0 or (shape[1] % 2 == 0 == shape[2] % 2))
+    image = len(shape) == 3 and min(shape[1:]) >= 4
+    image = image and (shape[0] % 2 == 0 or (shape[1] % 2 == 0 == shape[2] % 2))
     g = {"g": "glow" if image else "mlp", "blocks": 1, "hidden": 1, "output_blocks": 0}
     return config.model_copy(update={**g, "net": "auto", "layers": (), "extra": 0, "refine": 0})
 
