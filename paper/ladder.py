@@ -198,7 +198,9 @@ def ladder_table() -> str:
     digits = [_cells(found[n]) for n in ROWS if n in found and "faces" not in n]
     faces = [_cells(found[n]) for n in ROWS if n in found and "faces" in n]
     tables = ["\n".join([head, *rows]) for rows in (digits, faces) if rows]
-    return "\n\n".join([*tables, *_reasons(found)]) + "\n"
+    missing = [f"`{name}` ({row.change})" for name, row in ROWS.items() if name not in found]
+    note = [f"Not measured yet: {'; '.join(missing)}."] if missing else []
+    return "\n\n".join([*tables, *_reasons(found), *note]) + "\n"
 
 
 def _reasons(found: Mapping[str, Any]) -> list[str]:
