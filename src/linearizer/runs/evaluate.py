@@ -9,16 +9,16 @@ from typing import Any
 
 import torch
 
-from ..apps.base import Run, Say
+from ..apps.base import App, Run, Say
 from ..data.files import root_folder
-from ..data.kinds import Data
+from ..data.kinds import Data, Part
 from ..metrics.perceptual import LPIPS, load_lpips
 from ..training.checkpoint import CONFIG, atomic
 from ..training.draws import Draw
 from ..training.settings import resolve
 from .store import load_data, open_run, place
 
-__all__ = ["evaluate_run", "lpips_or_why", "round_numbers", "write_table"]
+__all__ = ["average_measures", "evaluate_run", "lpips_or_why", "round_numbers", "write_table"]
 
 
 @torch.no_grad()
@@ -78,18 +78,27 @@ def _load(run: Run, root: Path | None, changes: Mapping[str, Any] | None) -> Dat
     return kind.load(settings, root, None)
 
 
+@torch.no_grad()
+def average_measures(
+    app: App[Any, Any, Any], model: Any, part: Part, count: int | None = None
+) -> dict[str, float]:
+    """Return the means of an application's measures over the first samples of a part, or all."""
+    count = count or len(part)
+    sums: dict[str, float] = {}
+    for index in torch.arange(count).split(256):
+        for name, value in app.measure(model, part.batch(index), Draw(int(index[0]))).items():
+            sums[name] = sums.get(name, 0.0) + float(value.double().sum())
+    return {name: total / count for name, total in sums.items()}
+
+
 def _averages(run: Run, data: Data, folder: Path, n: int | None, say: Say) -> dict[str, Any]:
-    """The means of the application's measures over the test part."""
+    """Measure the test part as training measures validation."""
     part = data.test if hasattr(data.test, "batch") else data.val
     count = min(len(part), n or len(part))
     if not count:
         raise ValueError(f"evaluate: {data.name} has no test samples.")
-    sums: dict[str, float] = {}
-    for index in torch.arange(count).split(256):
-        values = run.app.measure(run.model, part.batch(index), Draw(int(index[0])))
-        for name, value in values.items():
-            sums[name] = sums.get(name, 0.0) + float(value.double().sum())
-    result: dict[str, Any] = {"samples": count, **{k: v / count for k, v in sums.items()}}
+    means = average_measures(run.app, run.model, part, count)
+    result: dict[str, Any] = {"samples": count, **means}
     if run.app.preview is not None:
         path = folder / f"{run.app.name}.png"
         run.app.preview(run.model, data, path)

@@ -26,10 +26,10 @@ from ..training.checkpoint import (
     write_config,
     write_weights,
 )
-from ..training.draws import Draw, mix
 from ..training.loop import STATE, Interrupted, Result, Training, fit
 from ..training.progress import Display, Transfer
 from ..training.settings import Settings, resolve
+from .evaluate import average_measures
 from .plan import Plan, adapt, check_folder, go_on, settle
 from .store import load
 
@@ -64,7 +64,7 @@ def execute(
     settings = _describe(plan, config, training)
     if resume and (run / CONFIG).exists():
         settings |= go_on(run, settings, training)
-        _take_up_trained(run)
+        _restore_trained(run)
     torch.manual_seed(training.seed)
     model = app.make(config)
     if app.start is not None and not (run / STATE).exists():
@@ -98,8 +98,8 @@ def execute(
     return _compare(result, plan, source, run, settings, say)
 
 
-def _take_up_trained(run: Path) -> None:
-    """Make what was trained the model of a run again that ended with the plain method."""
+def _restore_trained(run: Path) -> None:
+    """Make the trained weights those of a run again, if it ended with the plain method."""
     config = read_config(run)
     if config.get("plain") is not None and os.environ.get("RANK", "0") == "0":
         if (run / TRAINED).exists():
@@ -184,7 +184,7 @@ def _fall_back(
     if model is None:
         return result
     model.app_name = app.name
-    measured = _measure(app, model.eval(), source, plan.training)
+    measured = average_measures(app, model.eval(), source.val)
     if not _is_better(app, measured, result.metrics):
         return result
     write_weights(run, tensors_of(result.model), settings, TRAINED)
@@ -192,19 +192,6 @@ def _fall_back(
     write_config(run, settings)
     write_weights(run, tensors_of(model), settings)
     return result._replace(model=model, metrics=measured, best_step=None, plain=True)
-
-
-@torch.no_grad()
-def _measure(
-    app: App[Any, Any, Any], model: Any, source: Data, training: Training
-) -> dict[str, float]:
-    """Return means over the validation part, as training takes them."""
-    sums: dict[str, float] = {}
-    for index in torch.arange(len(source.val)).split(training.batch):
-        draw = Draw(mix(training.seed, "validation", int(index[0])), 0)
-        for name, value in app.measure(model, source.val.batch(index), draw).items():
-            sums[name] = sums.get(name, 0.0) + float(value.double().sum())
-    return {name: total / len(source.val) for name, total in sums.items()}
 
 
 def _train_further(
